@@ -1,0 +1,113 @@
+//! Codecs: payloads to bytes and back, with their content types (wire contract, section 15).
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::BoxError;
+
+/// Turns payloads of type `T` into bytes and back.
+///
+/// Implement it for a format of your own and give it to a publisher or consumer with their
+/// `codec` option. An error of `decode` is final: the message is parked, not retried.
+pub trait Codec<T>: Send + Sync + 'static {
+    /// Returns the content type that goes with encoded payloads.
+    fn content_type(&self) -> &str;
+
+    /// Returns whether a body of this content type can be decoded; `None` is an absent one.
+    fn accepts(&self, content_type: Option<&str>) -> bool;
+
+    /// Encodes a payload.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the format reports; the publish then fails before anything is sent.
+    fn encode(&self, payload: &T) -> Result<Bytes, BoxError>;
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the format reports; the message is then parked with this text.
+    fn decode(&self, body: &Bytes) -> Result<T, BoxError>;
+}
+
+/// JSON by serde: the default.
+///
+/// Writes `application/json`; accepts that, `text/json`, `application/*+json` and an absent type.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonCodec;
+
+impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
+    fn content_type(&self) -> &str {
+        "application/json"
+    }
+
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        matches_content_type(content_type, |kind| {
+            matches!(kind, "application/json" | "text/json")
+                || (kind.starts_with("application/") && kind.ends_with("+json"))
+        })
+        .unwrap_or(true)
+    }
+
+    fn encode(&self, payload: &T) -> Result<Bytes, BoxError> {
+        Ok(serde_json::to_vec(payload)?.into())
+    }
+
+    fn decode(&self, body: &Bytes) -> Result<T, BoxError> {
+        Ok(serde_json::from_slice(body)?)
+    }
+}
+
+/// UTF-8 text. Writes `text/plain; charset=utf-8`, accepts `text/*`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TextCodec;
+
+impl Codec<String> for TextCodec {
+    fn content_type(&self) -> &str {
+        "text/plain; charset=utf-8"
+    }
+
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        matches_content_type(content_type, |kind| kind.starts_with("text/")).unwrap_or(false)
+    }
+
+    fn encode(&self, payload: &String) -> Result<Bytes, BoxError> {
+        Ok(payload.clone().into())
+    }
+
+    fn decode(&self, body: &Bytes) -> Result<String, BoxError> {
+        Ok(std::str::from_utf8(body)?.to_owned())
+    }
+}
+
+/// Bytes as they are. Writes `application/octet-stream`, accepts anything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BytesCodec;
+
+impl Codec<Bytes> for BytesCodec {
+    fn content_type(&self) -> &str {
+        "application/octet-stream"
+    }
+
+    fn accepts(&self, _: Option<&str>) -> bool {
+        true
+    }
+
+    fn encode(&self, payload: &Bytes) -> Result<Bytes, BoxError> {
+        Ok(payload.clone())
+    }
+
+    fn decode(&self, body: &Bytes) -> Result<Bytes, BoxError> {
+        Ok(body.clone())
+    }
+}
+
+/// Matches a content type without its parameters and letter case; `None` where it is absent.
+pub(crate) fn matches_content_type(
+    content_type: Option<&str>,
+    matches: impl FnOnce(&str) -> bool,
+) -> Option<bool> {
+    let kind = content_type?.split(';').next().unwrap_or_default().trim();
+    (!kind.is_empty()).then(|| matches(&kind.to_ascii_lowercase()))
+}

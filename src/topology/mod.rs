@@ -1,0 +1,131 @@
+//! Exchanges, queues and bindings as plain values.
+//!
+//! A [`Topology`] is a list of things that should exist; `mq.declare(..)` makes them so, and makes
+//! them again after a reconnect. Declaring is idempotent and never deletes or changes anything: an
+//! object that exists with other properties is an error that names the difference.
+
+mod exchange;
+mod queue;
+pub(crate) mod standard;
+
+pub use exchange::{Exchange, ExchangeKind};
+pub use queue::{Overflow, Queue, QueueKind};
+
+use crate::error::{Error, Result};
+
+/// A queue's subscription to an exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    pub(crate) queue: String,
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+}
+
+impl Binding {
+    /// Creates a binding: messages of `exchange` whose key matches `routing_key` go to `queue`.
+    pub fn new(
+        queue: impl Into<String>,
+        exchange: impl Into<String>,
+        routing_key: impl Into<String>,
+    ) -> Self {
+        Self { queue: queue.into(), exchange: exchange.into(), routing_key: routing_key.into() }
+    }
+}
+
+/// Exchanges, queues and bindings that belong together.
+///
+/// # Examples
+///
+/// ```
+/// use acemq::{AceMq, Exchange, Queue, Topology};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), acemq::Error> {
+/// let mq = AceMq::connect("memory://").await?;
+/// mq.declare(
+///     &Topology::new()
+///         .exchange(Exchange::topic("orders"))
+///         .queue(Queue::new("billing.orders"))
+///         .bind("billing.orders", "orders", "order.*"),
+/// )
+/// .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+#[must_use = "a topology does nothing until it is passed to `AceMq::declare`"]
+pub struct Topology {
+    pub(crate) exchanges: Vec<Exchange>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) bindings: Vec<Binding>,
+}
+
+impl Topology {
+    /// Creates an empty topology.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an exchange.
+    pub fn exchange(mut self, exchange: Exchange) -> Self {
+        self.exchanges.push(exchange);
+        self
+    }
+
+    /// Adds a queue; one with a dead-letter target of this library brings its `.dlq` with it.
+    pub fn queue(mut self, queue: Queue) -> Self {
+        if queue.has_standard_dead_letter_target() {
+            self = self.merge(standard::dead_letter_queue(&queue.name));
+        }
+        self.queues.push(queue);
+        self
+    }
+
+    /// Adds a binding from an exchange to a queue.
+    pub fn bind(
+        mut self,
+        queue: impl Into<String>,
+        exchange: impl Into<String>,
+        routing_key: impl Into<String>,
+    ) -> Self {
+        self.bindings.push(Binding::new(queue, exchange, routing_key));
+        self
+    }
+
+    /// Adds everything of another topology.
+    pub fn merge(mut self, other: Self) -> Self {
+        self.exchanges.extend(other.exchanges);
+        self.queues.extend(other.queues);
+        self.bindings.extend(other.bindings);
+        self
+    }
+
+    /// Checks every name and argument before anything is declared.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.exchanges.iter().try_for_each(Exchange::check)?;
+        self.queues.iter().try_for_each(Queue::check)?;
+        for binding in &self.bindings {
+            check_name("binding queue", &binding.queue)?;
+            check_name("binding exchange", &binding.exchange)?;
+            check_length("binding routing key", &binding.routing_key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a name that is empty or longer than AMQP's short strings.
+pub(crate) fn check_name(option: &'static str, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid(option, name, "is empty"));
+    }
+    check_length(option, name)
+}
+
+/// Refuses text longer than AMQP's short strings: 255 bytes, not characters.
+pub(crate) fn check_length(option: &'static str, text: &str) -> Result<()> {
+    if text.len() > 255 {
+        let reason = format!("is {} bytes long; AMQP allows 255", text.len());
+        return Err(Error::invalid(option, text, reason));
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The seam between the patterns and a broker: private, object-safe, small.
+//!
+//! A [`Transport`] dials [`Link`]s. A link is one live connection and nothing more: when it is
+//! lost it stays lost, every operation on it fails, and its [`LinkStatus`] says why. Everything
+//! that survives a loss (reconnecting, declaring again, subscribing again) is done above this seam,
+//! in `connection/` and `consume/`, once for all transports.
+//!
+//! Contract of every implementation:
+//!
+//! - [`Link::publish`] completes when the broker has answered: `Ok` means acked and not returned.
+//!   Each answer belongs to its own message, however many publishes are in flight.
+//! - A delivery is bound to the channel that delivered it. Settling it after that channel is gone
+//!   fails and has no effect; it never settles another delivery.
+//! - Deliveries that were not settled go back to their queue when the channel closes.
+//! - Dropping any future returned here leaks nothing.
+
+pub(crate) mod memory;
+#[cfg(feature = "rabbitmq")]
+pub(crate) mod rabbitmq;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use futures::{future::BoxFuture, stream::BoxStream};
+use tokio::sync::watch;
+
+use crate::{
+    clock::Clock,
+    error::{Error, Result},
+    message::{Headers, Properties},
+    topology::Topology,
+};
+
+/// A broker that can be dialled.
+pub(crate) trait Transport: fmt::Debug + Send + Sync + 'static {
+    /// Opens one connection. `name` is shown in the broker's tools. One attempt, no retry; the
+    /// caller bounds it in time.
+    fn dial(&self, name: &str) -> BoxFuture<'_, Result<Arc<dyn Link>>>;
+
+    /// The clock that this broker's time runs on.
+    fn clock(&self) -> Clock;
+
+    /// Where this transport dials, for error texts; never the password.
+    fn endpoint(&self) -> String;
+}
+
+/// One live connection.
+pub(crate) trait Link: fmt::Debug + Send + Sync + 'static {
+    /// Publishes in confirm mode and waits for the broker's answer.
+    ///
+    /// Errors: `Unroutable` (returned), `Nacked`, `NotFound` (no such exchange), `BrokerRefused`,
+    /// `Interrupted` (the channel or connection died first; it may have been published).
+    fn publish(&self, message: Outgoing) -> BoxFuture<'static, Result<()>>;
+
+    /// Starts a consumer on a channel of its own.
+    ///
+    /// Errors: `NotFound` (no such queue), `BrokerRefused`, `Interrupted`.
+    fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>>;
+
+    /// Opens a channel for taking messages one by one.
+    fn pull(&self, queue: &str) -> BoxFuture<'_, Result<Box<dyn Pull>>>;
+
+    /// Declares everything in the topology, in the order exchanges, queues, bindings.
+    ///
+    /// A difference to what exists is `TopologyMismatch`; nothing after it is declared.
+    fn declare(&self, topology: &Topology) -> BoxFuture<'_, Result<()>>;
+
+    /// Looks a queue up; `None` if it does not exist.
+    fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>>;
+
+    /// Deletes a queue with its messages; no error if it does not exist.
+    fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>>;
+
+    /// The state of this connection. `Lost` is final.
+    fn status(&self) -> watch::Receiver<LinkStatus>;
+
+    /// Closes the connection. Unsettled deliveries go back to their queues.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// The state of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkStatus {
+    /// Usable.
+    Open,
+    /// Usable for everything but publishing: the broker raised an alarm.
+    Blocked(String),
+    /// Gone for good, with the reason.
+    Lost(String),
+}
+
+/// A message on its way to the broker.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Outgoing {
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+    pub(crate) mandatory: bool,
+    /// `message_id` is always set.
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+}
+
+/// What to consume, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Subscribe {
+    pub(crate) queue: String,
+    /// Unique, for the broker's tools.
+    pub(crate) tag: String,
+    /// Unsettled deliveries at a time, from 1.
+    pub(crate) prefetch: u16,
+    pub(crate) exclusive: bool,
+    pub(crate) arguments: Headers,
+}
+
+/// A running consumer.
+pub(crate) struct Subscription {
+    /// Yields deliveries. Ends with `None` after [`SubscriptionControl::cancel`]; ends with one
+    /// `Err` and `None` when the channel, the connection or the queue is gone.
+    pub(crate) deliveries: BoxStream<'static, Result<Delivery>>,
+    pub(crate) control: Arc<dyn SubscriptionControl>,
+}
+
+/// Stops a consumer. Dropping it without `close` closes the channel in the background.
+pub(crate) trait SubscriptionControl: Send + Sync + 'static {
+    /// Stops the broker from sending. Returns after its answer; what was sent before that is
+    /// still in the stream, which then ends.
+    fn cancel(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Closes the channel; unsettled deliveries go back to the queue.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A channel that takes messages one by one. Dropping it closes the channel in the background.
+pub(crate) trait Pull: Send + 'static {
+    /// Takes the next message; `None` if the queue is empty now.
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Delivery>>>;
+
+    /// Closes the channel; unsettled deliveries go back to the queue.
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
+}
+
+/// A delivered message that waits for its settlement.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+    pub(crate) redelivered: bool,
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+    pub(crate) settle: Box<dyn Settle>,
+}
+
+/// The one settlement of a delivery.
+///
+/// An error means that the channel is gone: the broker delivers the message again.
+pub(crate) trait Settle: fmt::Debug + Send + Sync {
+    /// Removes the message from its queue.
+    fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
+
+    /// Gives the message back to its queue, or has it dead-lettered by the queue's arguments.
+    fn nack(self: Box<Self>, requeue: bool) -> BoxFuture<'static, Result<()>>;
+}
+
+/// What the broker says about a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QueueInfo {
+    /// Messages ready for delivery.
+    pub(crate) messages: u64,
+    pub(crate) consumers: u64,
+}
+
+impl Outgoing {
+    /// Refuses what the protocol cannot carry, before anything is sent.
+    ///
+    /// A content header travels in one frame; one over the frame limit makes the broker close the
+    /// whole connection, which is why it is checked here for every publish.
+    pub(crate) fn check(&self, frame_max: usize, max_body: usize) -> Result<()> {
+        use crate::topology::check_length;
+
+        check_length("exchange", &self.exchange)?;
+        check_length("routing_key", &self.routing_key)?;
+        for (name, text) in self.properties.short_texts() {
+            check_length(name, text)?;
+        }
+        check_header_names(&self.properties.headers)?;
+        let header = self.properties.encoded_len();
+        if header > frame_max {
+            let reason = format!("take up to {header} bytes; one frame holds {frame_max}");
+            return Err(Error::invalid("headers", self.properties.headers.len(), reason));
+        }
+        if self.body.len() > max_body {
+            let reason = format!("bytes is over `max_body_size` of {max_body}");
+            return Err(Error::invalid("payload", self.body.len(), reason));
+        }
+        Ok(())
+    }
+}
+
+fn check_header_names(headers: &Headers) -> Result<()> {
+    headers.iter().try_for_each(|(name, value)| {
+        crate::topology::check_length("header name", name)?;
+        match value {
+            crate::message::HeaderValue::Table(table) => check_header_names(table),
+            _ => Ok(()),
+        }
+    })
+}
