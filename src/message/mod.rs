@@ -14,7 +14,7 @@ mod received;
 mod replay_stamp;
 mod routing_slip;
 
-pub use codec::{BytesCodec, Codec, JsonCodec, TextCodec};
+pub use codec::{BytesCodec, Codec, Decoder, Encoder, JsonCodec, TextCodec};
 pub use envelope::Envelope;
 pub use headers::{HeaderValue, Headers};
 pub use itinerary::{InvalidItinerary, Itinerary, Stop};

@@ -78,6 +78,24 @@ pub(crate) trait Link: fmt::Debug + Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
+impl dyn Link {
+    /// Declares each object of a topology by itself and returns the refusals, so that one that
+    /// no longer fits does not keep the others from being declared.
+    pub(crate) async fn declare_each(&self, topology: Topology) -> Vec<Error> {
+        let mut refused = Vec::new();
+        for part in topology.into_parts() {
+            if let Err(error) = self.declare(&part).await {
+                let is_lost = matches!(error, Error::Interrupted { .. });
+                refused.push(error);
+                if is_lost {
+                    break;
+                }
+            }
+        }
+        refused
+    }
+}
+
 /// The state of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkStatus {
