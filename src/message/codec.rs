@@ -81,7 +81,9 @@ impl Codec<String> for TextCodec {
     }
 }
 
-/// Bytes as they are. Writes `application/octet-stream`, accepts anything.
+/// Bytes as they are. Writes and accepts `application/octet-stream`.
+///
+/// A consumer of bytes parks everything else, an absent content type included: that one is JSON.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesCodec;
 
@@ -90,8 +92,9 @@ impl Codec<Bytes> for BytesCodec {
         "application/octet-stream"
     }
 
-    fn accepts(&self, _: Option<&str>) -> bool {
-        true
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        matches_content_type(content_type, |kind| kind == "application/octet-stream")
+            .unwrap_or(false)
     }
 
     fn encode(&self, payload: &Bytes) -> Result<Bytes, BoxError> {

@@ -20,6 +20,20 @@ pub(crate) fn parked_name(queue: &str) -> String {
     format!("{queue}.parked")
 }
 
+/// The queue that the messages in a dead-letter or parked queue came from; none for any other
+/// name. `.dead` is what old .NET members called a dead-letter queue: read, never declared.
+pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
+    [".dlq", ".parked", ".dead"]
+        .iter()
+        .find_map(|suffix| set_aside.strip_suffix(suffix))
+        .filter(|queue| !queue.is_empty())
+}
+
+/// The queue of one step of a pipeline (wire contract, section 11.1).
+pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
+    format!("{pipeline}.{step}")
+}
+
 /// `{queue}.dlq`, bound to the dead-letter exchange on its own name.
 pub(crate) fn dead_letter_queue(queue: &str) -> Topology {
     set_aside_queue(dead_letter_name(queue))
