@@ -10,6 +10,8 @@ mod headers;
 mod itinerary;
 mod names;
 mod properties;
+#[cfg(test)]
+mod random_tables;
 mod received;
 mod replay_stamp;
 mod routing_slip;
