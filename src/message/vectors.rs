@@ -56,7 +56,8 @@ const RUN: &[&str] = &[
     "retry",
 ];
 
-/// The sections that wait for their pattern; whoever builds it moves the name to `RUN`.
+/// The sections that wait for their pattern; whoever builds it moves the name to `RUN`. Of
+/// `topology`, the retry set and the source queue run beside the retry policy.
 const NOT_RUN_YET: &[&str] = &[
     "partition",
     "request_reply",
