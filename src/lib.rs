@@ -4,6 +4,7 @@
 mod backoff;
 mod clock;
 mod connection;
+pub mod consume;
 mod error;
 pub mod message;
 mod publish;
@@ -11,6 +12,7 @@ pub mod topology;
 mod transport;
 
 pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
+pub use consume::RetryPolicy;
 pub use error::{BoxError, Error, Result};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,

@@ -92,7 +92,9 @@ impl Decoder<String> for TextCodec {
     }
 }
 
-/// Bytes as they are. Writes `application/octet-stream`, accepts anything.
+/// Bytes as they are. Writes and accepts `application/octet-stream`.
+///
+/// A consumer of bytes parks everything else, an absent content type included: that one is JSON.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesCodec;
 
@@ -107,8 +109,9 @@ impl Encoder<Bytes> for BytesCodec {
 }
 
 impl Decoder<Bytes> for BytesCodec {
-    fn accepts(&self, _: Option<&str>) -> bool {
-        true
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        matches_content_type(content_type, |kind| kind == "application/octet-stream")
+            .unwrap_or(false)
     }
 
     fn decode(&self, body: &Bytes) -> Result<Bytes, BoxError> {

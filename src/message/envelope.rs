@@ -275,9 +275,7 @@ impl Envelope {
         origin: Option<&str>,
     ) -> Self {
         if self.message_type.is_empty() {
-            // Java writes this word for an empty routing key and is the strictest reader.
-            let default = if routing_key.is_empty() { "message" } else { routing_key };
-            default.clone_into(&mut self.message_type);
+            routing_key.clone_into(&mut self.message_type);
         }
         self.first_seen_ms.get_or_insert(now_ms);
         if self.origin.is_empty()
@@ -291,7 +289,7 @@ impl Envelope {
     /// Checks the application's headers before a publish.
     pub(crate) fn check(&self) -> Result<()> {
         for (name, _) in self.headers.iter() {
-            if name.starts_with(header::RESERVED_PREFIX) {
+            if header::is_reserved(name) {
                 return Err(Error::invalid(
                     "header",
                     name,
@@ -307,7 +305,8 @@ impl Envelope {
         let mut headers = self.headers.clone();
         headers.retain(|name| !header::is_broker_owned(name));
         headers.insert(header::ID, self.id.as_str());
-        headers.insert(header::TYPE, self.message_type.as_str());
+        // Java writes this word where the routing key is empty too, and is the strictest reader.
+        headers.insert(header::TYPE, present(&self.message_type).unwrap_or("message"));
         headers.insert(header::VERSION, self.version);
         headers.insert(header::CORRELATION, self.correlation_id());
         headers.insert(header::ATTEMPT, self.attempt);
@@ -336,7 +335,7 @@ impl Envelope {
         let text = |name: &str| headers.get(name).and_then(HeaderValue::lenient_text);
         let number = |name: &str| headers.get(name).and_then(HeaderValue::lenient_i64);
         let counter =
-            |name: &str| number(name).and_then(|n| i32::try_from(n).ok()).map_or(1, |n| n.max(1));
+            |name: &str| number(name).map_or(1, |n| i32::try_from(n.max(1)).unwrap_or(i32::MAX));
         let id = text(header::ID)
             .or_else(|| properties.message_id.clone().filter(|id| !id.is_empty()))
             .unwrap_or_else(|| Uuid::new_v4().to_string());
@@ -365,7 +364,7 @@ impl Envelope {
 
 fn application_headers(headers: &Headers) -> Headers {
     let mut own = headers.clone();
-    own.retain(|name| !name.starts_with(header::RESERVED_PREFIX));
+    own.retain(|name| !header::is_reserved(name));
     own
 }
 

@@ -1,16 +1,17 @@
 //! The self-contained slip: one JSON header that lists the stops ahead and the stops done.
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::Error as _};
+use serde_json::{Map, Value};
 
 use super::{HeaderValue, Headers, header};
 
 /// A place that a message goes to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     exchange: String,
-    #[serde(rename = "routingKey", default)]
+    #[serde(rename = "routingKey", default, deserialize_with = "text")]
     routing_key: String,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "filled")]
     name: Option<String>,
@@ -177,7 +178,10 @@ impl Itinerary {
     }
 
     fn parse(text: &str) -> Result<Self, InvalidItinerary> {
-        serde_json::from_str(text).map_err(|error| InvalidItinerary { problem: error.to_string() })
+        // By way of a map: serde takes an array for a struct, and a list is not a slip.
+        serde_json::from_str::<Map<String, Value>>(text)
+            .and_then(|object| Self::deserialize(Value::Object(object)))
+            .map_err(|error| InvalidItinerary { problem: error.to_string() })
     }
 }
 
@@ -190,6 +194,13 @@ pub struct InvalidItinerary {
 
 /// Null is an empty list: Go writes it for a finished itinerary.
 fn listed<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Vec<Stop>, D::Error> {
+    let stops = Option::<Vec<Map<String, Value>>>::deserialize(input)?.unwrap_or_default();
+    let read = |stop| Stop::deserialize(Value::Object(stop)).map_err(D::Error::custom);
+    stops.into_iter().map(read).collect()
+}
+
+/// Null is empty text.
+fn text<'de, D: serde::Deserializer<'de>>(input: D) -> Result<String, D::Error> {
     Ok(Option::deserialize(input)?.unwrap_or_default())
 }
 

@@ -10,9 +10,14 @@ mod headers;
 mod itinerary;
 mod names;
 mod properties;
+#[cfg(test)]
+mod random_tables;
 mod received;
 mod replay_stamp;
 mod routing_slip;
+mod slip;
+#[cfg(test)]
+pub(crate) mod vectors;
 
 pub use codec::{BytesCodec, Codec, Decoder, Encoder, JsonCodec, TextCodec};
 pub use envelope::Envelope;
@@ -24,3 +29,6 @@ pub use routing_slip::RoutingSlip;
 
 pub(crate) use names::header;
 pub(crate) use properties::Properties;
+pub(crate) use replay_stamp::Attempts;
+pub(crate) use routing_slip::check_step_name;
+pub(crate) use slip::Slip;

@@ -3,7 +3,12 @@
 /// Header names.
 pub(crate) mod header {
     /// The prefix that belongs to the engine: applications neither see nor set such headers.
-    pub(crate) const RESERVED_PREFIX: &str = "x-acemq-";
+    const RESERVED_PREFIX: &str = "x-acemq-";
+
+    /// Whether a header belongs to the engine. Names are case-sensitive, as AMQP's are.
+    pub(crate) fn is_reserved(name: &str) -> bool {
+        name.starts_with(RESERVED_PREFIX)
+    }
 
     pub(crate) const ID: &str = "x-acemq-id";
     pub(crate) const TYPE: &str = "x-acemq-type";
@@ -25,6 +30,11 @@ pub(crate) mod header {
     pub(crate) const REPLAY_COUNT: &str = "acemq-replay-count";
     /// The replay count's name before the prefix was divided; read, never written.
     pub(crate) const LEGACY_REPLAY_COUNT: &str = "x-acemq-replay-count";
+
+    /// Whether this is a replay stamp under the prefix it had before the prefix was divided.
+    pub(crate) fn is_legacy_replay(name: &str) -> bool {
+        matches!(name, "x-acemq-replayed-from" | "x-acemq-replayed-at" | LEGACY_REPLAY_COUNT)
+    }
 
     /// Whether the broker owns this header: visible on read, never copied onto a republish.
     pub(crate) fn is_broker_owned(name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The AMQP properties that travel beside a body.
 
-use super::Headers;
+use super::{Envelope, Headers};
 
 /// The properties of a message as they are on the wire, headers included.
 ///
@@ -27,6 +27,17 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
+    /// The properties of a message of this crate's own: persistent, `message_id` always set.
+    pub(crate) fn of(envelope: &Envelope, content_type: &str) -> Self {
+        Self {
+            headers: envelope.to_headers(),
+            message_id: Some(envelope.id().to_owned()),
+            content_type: Some(content_type.to_owned()),
+            persistent: true,
+            ..Self::default()
+        }
+    }
+
     /// The properties for a copy that this library publishes for somebody else's message.
     ///
     /// `expiration` is dropped, since the broker would take the smaller of it and the queue's

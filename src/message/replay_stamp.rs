@@ -42,13 +42,29 @@ impl ReplayStamp {
         self.count
     }
 
-    /// The stamp for one more replay of the message that came with these wire headers.
-    pub(crate) fn next(headers: &Headers, from: &str, at: DateTime<Utc>) -> Self {
-        Self { from: from.to_owned(), at: Some(at), count: read_count(headers).saturating_add(1) }
+    /// Turns the wire headers of a message read from the queue `from` into those of its replay.
+    ///
+    /// The stamp is set, broker-owned headers and the stamps' old names are removed. With
+    /// [`Attempts::Reset`] the attempt is 1 again and `x-acemq-error` is cleared. Everything else
+    /// stays, also engine headers that a newer member of the family may have added.
+    pub(crate) fn stamp(
+        mut headers: Headers,
+        from: &str,
+        at: DateTime<Utc>,
+        attempts: Attempts,
+    ) -> Headers {
+        let count = read_count(&headers).saturating_add(1);
+        headers.retain(|name| !header::is_broker_owned(name) && !header::is_legacy_replay(name));
+        Self { from: from.to_owned(), at: Some(at), count }.write(&mut headers);
+        if attempts == Attempts::Reset {
+            headers.insert(header::ATTEMPT, 1);
+            headers.remove(header::ERROR);
+        }
+        headers
     }
 
     /// Writes the stamp: whole seconds and `Z`.
-    pub(crate) fn write(&self, headers: &mut Headers) {
+    fn write(&self, headers: &mut Headers) {
         headers.insert(header::REPLAYED_FROM, self.from.as_str());
         if let Some(at) = self.at {
             headers.insert(header::REPLAYED_AT, at.to_rfc3339_opts(SecondsFormat::Secs, true));
@@ -57,9 +73,18 @@ impl ReplayStamp {
     }
 }
 
+/// What a replay does to the attempt counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attempts {
+    /// Counts from 1 again; the error that set the message aside is cleared with it.
+    Reset,
+    /// Goes on from where it was; the error stays.
+    Keep,
+}
+
 /// RFC 3339 with any fraction and offset, or epoch milliseconds as old Java wrote them.
 fn read_time(value: &HeaderValue) -> Option<DateTime<Utc>> {
-    if let Some(milliseconds) = value.as_i64() {
+    if let Some(milliseconds) = value.lenient_i64() {
         return DateTime::from_timestamp_millis(milliseconds);
     }
     DateTime::parse_from_rfc3339(value.lenient_text()?.trim()).ok().map(|at| at.to_utc())

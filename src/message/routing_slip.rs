@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::{HeaderValue, Headers, header};
+use crate::error::{Error, Result};
 
 /// Where a message is in the steps of a declared pipeline.
 ///
@@ -74,12 +75,14 @@ impl RoutingSlip {
         Self { position: (self.position + 1).min(self.steps.len()), ..self.clone() }
     }
 
+    /// Writes the slip as the route trio.
     pub(crate) fn write(&self, headers: &mut Headers) {
         headers.insert(header::ROUTE, self.steps.join(","));
         headers.insert(header::ROUTE_POSITION, i32::try_from(self.position).unwrap_or(i32::MAX));
         headers.insert(header::ROUTE_ID, self.run_id.as_str());
     }
 
+    /// Reads the route trio leniently; none where the route names no step.
     pub(crate) fn read(headers: &Headers) -> Option<Self> {
         let text = |name: &str| headers.get(name).and_then(HeaderValue::lenient_text);
         let position = headers
@@ -89,4 +92,20 @@ impl RoutingSlip {
         let run_id = text(header::ROUTE_ID).unwrap_or_else(|| Uuid::new_v4().to_string());
         Self::at(&text(header::ROUTE)?, position, run_id)
     }
+}
+
+/// Refuses a step name that another member of the family could not read.
+///
+/// Letters are ASCII: Java takes any letter, the others do not. Go also refuses `_`, which is
+/// therefore best left out of a pipeline shared with it.
+pub(crate) fn check_step_name(name: &str) -> Result<()> {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if name.is_empty() {
+        return Err(Error::invalid("step", name, "is empty"));
+    }
+    if !name.chars().all(known) {
+        let reason = "may hold ASCII letters, digits, `-`, `.` and `_` only";
+        return Err(Error::invalid("step", name, reason));
+    }
+    Ok(())
 }

@@ -1,0 +1,246 @@
+//! What happens to a message, as a pure rule; the worker carries it out.
+
+use std::time::Duration;
+
+use super::retry_policy::{RetryPolicy, rung_for};
+use crate::topology::standard;
+
+/// How the handling of a message ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The handler is done with it.
+    Ack,
+    /// The handler failed; `after` is the delay it asks for instead of the policy's.
+    Retry { reason: String, after: Option<Duration> },
+    /// The handler says that trying again cannot help.
+    Reject(String),
+    /// The handler wants a person to look at it.
+    Park(String),
+    /// The handler wants it later, without an attempt counted.
+    Defer(Duration),
+    /// The handler panicked.
+    Panic(String),
+    /// No codec could decode the body.
+    Undecodable(String),
+}
+
+/// What the worker does with a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Acknowledges it.
+    Ack,
+    /// Publishes the next attempt to the queue `rung`, which gives it back after `delay`. Where
+    /// the rung does not exist, waits `delay` in the consumer instead.
+    RetryInBroker { rung: String, delay: Duration },
+    /// Waits, with the policy's jitter, and publishes the next attempt to the message's queue.
+    RetryInConsumer(Duration),
+    /// Publishes it to the dead-letter queue with this error.
+    DeadLetter(String),
+    /// Publishes it to the parked queue with this error.
+    Park(String),
+    /// Waits and publishes it to its queue with the same attempt.
+    Defer(Duration),
+}
+
+/// Decides what happens to a message of `queue`.
+///
+/// `attempt` counts from 1. `age` is the time since the first publish, none where that is unknown.
+/// The texts are the family's (wire contract, section 7): for people, not a key to parse.
+pub(crate) fn decide(
+    outcome: Outcome,
+    attempt: u32,
+    age: Option<Duration>,
+    policy: &RetryPolicy,
+    queue: &str,
+) -> Step {
+    match outcome {
+        Outcome::Ack => Step::Ack,
+        Outcome::Retry { reason, after } => retry(&reason, after, attempt, age, policy, queue),
+        Outcome::Reject(reason) => Step::DeadLetter(format!("the handler rejected it: {reason}")),
+        Outcome::Park(reason) => Step::Park(format!("the handler parked it: {reason}")),
+        Outcome::Defer(delay) => Step::Defer(delay),
+        Outcome::Panic(text) => {
+            Step::DeadLetter(format!("the handler reported an unprocessable message: {text}"))
+        }
+        Outcome::Undecodable(text) => Step::Park(format!("could not be decoded: {text}")),
+    }
+}
+
+fn retry(
+    reason: &str,
+    after: Option<Duration>,
+    attempt: u32,
+    age: Option<Duration>,
+    policy: &RetryPolicy,
+    queue: &str,
+) -> Step {
+    let Some(scheduled) = policy.delay_after(attempt) else {
+        return Step::DeadLetter(format!("exhausted {attempt} attempts: {reason}"));
+    };
+    if let Some(limit) = policy.age_limit().filter(|_| policy.is_too_old(age)) {
+        let error = format!("exceeded the maximum message age of {limit:?}: {reason}");
+        return Step::DeadLetter(error);
+    }
+    let delay = after.unwrap_or(scheduled);
+    let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay)).flatten();
+    match rung {
+        Some(delay) => Step::RetryInBroker { rung: standard::retry_rung_name(queue, delay), delay },
+        None => Step::RetryInConsumer(delay),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        consume::vectors::named_policy,
+        message::vectors::{each, vectors},
+    };
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn failed(after: Option<Duration>) -> Outcome {
+        Outcome::Retry { reason: "boom".into(), after }
+    }
+
+    fn in_broker(rung: &str, delay: Duration) -> Step {
+        Step::RetryInBroker { rung: rung.into(), delay }
+    }
+
+    fn dead(error: &str) -> Step {
+        Step::DeadLetter(error.into())
+    }
+
+    #[test]
+    fn each_outcome_leads_to_its_step() {
+        let boom = || "boom".to_owned();
+        let table = [
+            (Outcome::Ack, Step::Ack),
+            (failed(None), Step::RetryInConsumer(secs(10))),
+            (Outcome::Reject(boom()), dead("the handler rejected it: boom")),
+            (Outcome::Park(boom()), Step::Park("the handler parked it: boom".into())),
+            (Outcome::Defer(secs(7)), Step::Defer(secs(7))),
+            (Outcome::Panic(boom()), dead("the handler reported an unprocessable message: boom")),
+            (Outcome::Undecodable(boom()), Step::Park("could not be decoded: boom".into())),
+        ];
+        let policy = RetryPolicy::exponential(5, secs(10), secs(60));
+        for (outcome, step) in table {
+            assert_eq!(decide(outcome, 1, Some(secs(1)), &policy, "orders"), step);
+        }
+    }
+
+    #[test]
+    fn a_failure_waits_where_the_policy_says_until_attempts_or_age_end_it() {
+        let policy = RetryPolicy::exponential(5, secs(10), secs(60)).max_age(secs(120));
+        let table = [
+            (1, Some(0), Step::RetryInConsumer(secs(10))),
+            (2, None, Step::RetryInConsumer(secs(20))),
+            (3, Some(119), in_broker("orders.retry.40s", secs(40))),
+            (4, Some(119), in_broker("orders.retry.1m", secs(60))),
+            (4, Some(120), dead("exceeded the maximum message age of 120s: boom")),
+            (5, Some(0), dead("exhausted 5 attempts: boom")),
+            // Spent attempts name the cause even where the age would end it too.
+            (9, Some(500), dead("exhausted 9 attempts: boom")),
+        ];
+        for (attempt, age, step) in table {
+            let found = decide(failed(None), attempt, age.map(secs), &policy, "orders");
+            assert_eq!(found, step, "attempt {attempt} at {age:?} s");
+        }
+    }
+
+    #[test]
+    fn a_delay_that_the_handler_asks_for_takes_the_nearest_rung_that_is_long_enough() {
+        let policy = RetryPolicy::exponential(5, secs(10), secs(60));
+        let table = [
+            (5, Step::RetryInConsumer(secs(5))),
+            (31, in_broker("orders.retry.40s", secs(40))),
+            (45, in_broker("orders.retry.1m", secs(60))),
+            (3600, in_broker("orders.retry.1m", secs(60))),
+        ];
+        for (after, step) in table {
+            assert_eq!(decide(failed(Some(secs(after))), 1, None, &policy, "orders"), step);
+        }
+        let without_rungs = RetryPolicy::fixed(3, secs(1));
+        let step = decide(failed(Some(secs(45))), 1, None, &without_rungs, "orders");
+        assert_eq!(step, Step::RetryInConsumer(secs(45)));
+        let spent = decide(failed(Some(secs(1))), 3, None, &without_rungs, "orders");
+        assert_eq!(spent, dead("exhausted 3 attempts: boom"));
+    }
+
+    #[test]
+    fn every_error_text_of_the_family_is_written_but_the_interceptors() {
+        let policy = RetryPolicy::exponential(5, secs(10), secs(60)).max_age(secs(120));
+        let decide = |outcome, attempt, age| decide(outcome, attempt, Some(age), &policy, "orders");
+        let text = || "…".to_owned();
+        let retry = || Outcome::Retry { reason: text(), after: None };
+        let errors: Vec<String> = [
+            decide(retry(), 5, secs(0)),
+            decide(retry(), 1, secs(120)),
+            decide(Outcome::Reject(text()), 1, secs(0)),
+            decide(Outcome::Park(text()), 1, secs(0)),
+            decide(Outcome::Panic(text()), 1, secs(0)),
+            decide(Outcome::Undecodable(text()), 1, secs(0)),
+        ]
+        .into_iter()
+        .map(|step| match step {
+            Step::DeadLetter(error) | Step::Park(error) => error,
+            other => panic!("no error in {other:?}"),
+        })
+        .collect();
+        each("/retry/error_prefixes", |prefix| {
+            let prefix = prefix.as_str().unwrap();
+            // This crate has no interceptors: a handler refuses by `reject`.
+            if prefix == "an interceptor refused it: …" {
+                return;
+            }
+            let prefix = prefix.replace(" N ", " 5 ");
+            let prefix = prefix.trim_end_matches('…');
+            assert!(errors.iter().any(|error| error.starts_with(prefix)), "nothing has {prefix}");
+        });
+        let prefixes = vectors("/retry/error_prefixes");
+        assert_eq!(prefixes.as_array().unwrap().len(), errors.len() + 1);
+    }
+
+    #[test]
+    fn every_hop_of_the_vectors_goes_where_it_should() {
+        each("/retry/hop", |case| {
+            let queue = case["queue"].as_str().unwrap();
+            let policy = named_policy(case["policy"].as_str().unwrap());
+            let attempt = u32::try_from(case["in"]["x-acemq-attempt"].as_u64().unwrap()).unwrap();
+            let boom = || "boom".to_owned();
+            let outcome = match case["name"].as_str().unwrap() {
+                "retry-in-broker" | "retry-in-consumer" | "exhausted" => failed(None),
+                "fatal" => Outcome::Panic(boom()),
+                "undecodable" => Outcome::Undecodable(boom()),
+                "handler-park" => Outcome::Park(boom()),
+                other => panic!("no such case: {other}"),
+            };
+            let expected = &case["expect"];
+            let (target, next, error, waits) = match decide(outcome, attempt, None, &policy, queue)
+            {
+                Step::RetryInBroker { rung, .. } => (rung, attempt + 1, None, None),
+                Step::RetryInConsumer(delay) => (queue.to_owned(), attempt + 1, None, Some(delay)),
+                Step::DeadLetter(error) => {
+                    (standard::dead_letter_name(queue), attempt, Some(error), None)
+                }
+                Step::Park(error) => (standard::parked_name(queue), attempt, Some(error), None),
+                other => panic!("not a hop: {other:?}"),
+            };
+            let publish = expected.get("then_publish").unwrap_or(expected);
+            assert_eq!(publish["exchange"], "");
+            assert_eq!(publish["mandatory"], true);
+            assert_eq!(publish["routing_key"], target);
+            assert_eq!(publish["headers"]["x-acemq-attempt"], next);
+            assert_eq!(publish["headers"].get("x-acemq-error"), error.map(Value::from).as_ref());
+            if let Some(delay) = waits {
+                let bounds = [0.0, 1.0].map(|random| policy.jittered(delay, random).as_millis());
+                let bounds = bounds.map(|ms| u64::try_from(ms).unwrap());
+                assert_eq!(expected["wait_ms_between"], serde_json::json!(bounds));
+            }
+        });
+    }
+}
