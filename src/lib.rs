@@ -12,7 +12,10 @@ pub mod topology;
 mod transport;
 
 pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
-pub use consume::RetryPolicy;
+pub use consume::{
+    Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
+    ResultExt, RetryPolicy,
+};
 pub use error::{BoxError, Error, Result};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,

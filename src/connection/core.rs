@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -160,29 +161,32 @@ impl Core {
     /// Declares, and remembers it for the next connection.
     pub(crate) async fn declare(&self, topology: &Topology) -> Result<()> {
         topology.check()?;
-        self.on_link(async |link| link.declare(topology).await).await?;
+        self.on_link(|link| link.declare(topology)).await?;
         self.declared.record(topology);
         Ok(())
     }
 
     pub(crate) async fn inspect(&self, queue: &str) -> Result<Option<QueueInfo>> {
         crate::topology::check_name("queue", queue)?;
-        self.on_link(async |link| link.inspect(queue).await).await
+        self.on_link(|link| link.inspect(queue)).await
     }
 
     pub(crate) async fn delete_queue(&self, queue: &str) -> Result<()> {
         crate::topology::check_name("queue", queue)?;
         self.declared.forget_queue(queue);
-        self.on_link(async |link| link.delete_queue(queue).await).await
+        self.on_link(|link| link.delete_queue(queue)).await
     }
 
     /// Runs an operation that may be repeated, until it is answered or the time is over.
-    async fn on_link<T>(&self, operation: impl AsyncFn(Arc<dyn Link>) -> Result<T>) -> Result<T> {
+    async fn on_link<T>(
+        &self,
+        operation: impl for<'a> Fn(&'a dyn Link) -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
         let limit = self.options.confirm_timeout;
         let deadline = deadline(limit);
         loop {
             let link = self.consume.link(deadline).await?;
-            match timeout_at(deadline, operation(link)).await {
+            match timeout_at(deadline, operation(&*link)).await {
                 Ok(Err(Error::Interrupted { .. })) if Instant::now() < deadline => {
                     // The link is being replaced; do not spin until its supervisor has noticed.
                     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -29,6 +29,7 @@ pub use routing_slip::RoutingSlip;
 
 pub(crate) use names::header;
 pub(crate) use properties::Properties;
+pub(crate) use received::Received;
 pub(crate) use replay_stamp::Attempts;
 pub(crate) use routing_slip::check_step_name;
 pub(crate) use slip::Slip;
