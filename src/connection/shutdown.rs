@@ -2,7 +2,6 @@
 
 /// What a close left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "tells whether handlers were abandoned"]
 pub struct Shutdown {
     pub(crate) abandoned: usize,
 }

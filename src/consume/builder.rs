@@ -109,6 +109,10 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     }
 
     /// Lets no other consumer take from the queue; a second one fails to start. Default: shared.
+    ///
+    /// Classic queues only: a quorum queue ignores it (RabbitMQ's guide to quorum queues, feature
+    /// comparison). There, declare the queue with
+    /// [`single_active_consumer`](crate::Queue::single_active_consumer).
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
         self

@@ -18,7 +18,7 @@ use crate::{
     backoff::Backoff,
     error::{Error, Result, with_causes},
     topology::Topology,
-    transport::{Delivery, Subscribe, Subscription},
+    transport::{Delivery, Subscribe, Subscription, SubscriptionControl},
 };
 
 /// A subscription that lived this long was a good one: the next loss starts with a short pause.
@@ -47,6 +47,9 @@ enum Ended {
     Stopped,
 }
 
+/// The channel of a subscription, held by everything that may still settle on it.
+type Channel = Arc<dyn SubscriptionControl>;
+
 impl Runner {
     /// Declares what failures need and subscribes, once.
     pub(super) async fn subscribe(&self) -> Result<Subscription> {
@@ -72,9 +75,11 @@ impl Runner {
         let mut running = JoinSet::new();
         let mut backoff =
             Backoff::new(Duration::from_millis(100), self.worker.core.options().reconnect_cap);
+        let mut last: Option<Channel> = None;
         let mut next = Some(first);
         while let Some(subscription) = next {
             self.state.send_replace(ConsumerState::Running);
+            last = Some(Arc::clone(&subscription.control));
             let since = Instant::now();
             next = match self.consume(subscription, &mut running).await {
                 Ended::Stopped => None,
@@ -93,6 +98,10 @@ impl Runner {
             };
         }
         let abandoned = self.drain(&mut running).await;
+        if let Some(channel) = last {
+            // Before the close is reported, so that abandoned messages are back in their queue.
+            let _ = timeout(CANCEL_WITHIN, channel.close()).await;
+        }
         self.state.send_replace(ConsumerState::Closed);
         abandoned
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -179,10 +179,10 @@ fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
                 event = events.next() => event,
                 _ = look.tick() => {
                     // An event can be missed, for instance at the end of the runtime's I/O thread.
-                    match connection.upgrade() {
-                        Some(connection) if connection.status().connected() => continue,
-                        _ => None,
+                    if is_connected(&connection) {
+                        continue;
                     }
+                    None
                 }
             };
             match event {
@@ -192,6 +192,8 @@ fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
                 Some(Event::ConnectionUnblocked) => {
                     status.send_replace(LinkStatus::Open);
                 }
+                // lapin reports the error of a channel here too; the connection then goes on.
+                Some(Event::Error(_)) if is_connected(&connection) => {}
                 Some(Event::Error(error)) => {
                     status.send_replace(LinkStatus::Lost(error.to_string()));
                     return;
@@ -205,6 +207,10 @@ fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
         }
     });
     receiver
+}
+
+fn is_connected(connection: &Weak<Connection>) -> bool {
+    connection.upgrade().is_some_and(|connection| connection.status().connected())
 }
 
 /// The exchanges that are known to exist on this connection.
