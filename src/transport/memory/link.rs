@@ -114,10 +114,14 @@ fn explain(error: Error, status: &watch::Receiver<LinkStatus>) -> Error {
     }
 }
 
+/// What one frame holds at RabbitMQ's default frame size.
+const FRAME_MAX: usize = 128 * 1024 - 8;
+
 impl Link for MemoryLink {
     fn publish(&self, message: Outgoing) -> BoxFuture<'static, Result<()>> {
         let (broker, id, status) = (Arc::clone(&self.broker), self.id, self.status.clone());
         async move {
+            message.check_frame(FRAME_MAX)?;
             let (confirm, confirmed) = oneshot::channel();
             broker.with(|state| state.publish(id, message, confirm));
             // The broker must not live on because somebody waits for its answer.
