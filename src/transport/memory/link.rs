@@ -131,7 +131,8 @@ impl Link for MemoryLink {
 
     fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>> {
         async move {
-            let (channel, deliveries) = self.run(|state| state.subscribe(self.id, &request)).await?;
+            let (channel, deliveries) =
+                self.run(|state| state.subscribe(self.id, &request)).await?;
             Ok(subscription::new(Arc::downgrade(&self.broker), channel, deliveries))
         }
         .boxed()
