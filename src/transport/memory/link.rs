@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     broker::{Broker, LinkId, State},
+    channel::Ending,
     publish::Pending,
     reply,
     subscription::{self, MemoryPull},
@@ -59,12 +60,10 @@ impl State {
     ///
     /// Its channels close, its exclusive queues go, and whoever waits for an answer learns that
     /// none will come.
-    pub(super) fn lose_link(&mut self, id: LinkId, reason: &str) {
+    pub(super) fn lose_link(&mut self, id: LinkId, ending: Ending, reason: &str) {
         let Some(link) = self.links.remove(&id) else { return };
         link.timer.abort();
-        for channel in self.channels_of(id) {
-            self.close_channel(channel, &|| reply::interrupted(reason));
-        }
+        self.close_channels(&self.channels_of(id), ending, &|| reply::interrupted(reason));
         let own = self.queues.iter().filter(|(_, queue)| queue.declared.owner == Some(id));
         for name in own.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.remove_queue(&name);
@@ -168,7 +167,8 @@ impl Link for MemoryLink {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        async move { self.broker.with(|state| state.lose_link(self.id, CLOSED)) }.boxed()
+        async move { self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED)) }
+            .boxed()
     }
 }
 
@@ -177,7 +177,7 @@ const CLOSED: &str = "closed by this client";
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        self.broker.with(|state| state.lose_link(self.id, CLOSED));
+        self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED));
     }
 }
 

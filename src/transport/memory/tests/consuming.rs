@@ -194,7 +194,26 @@ async fn a_single_active_consumer_gets_all_until_it_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quorum_queue_hands_over_before_it_takes_unsettled_messages_back() {
+async fn broken_connections_give_their_messages_back_in_order_and_once() {
+    for queue in kinds() {
+        let f = Fixture::with_queue(queue.single_active_consumer()).await;
+        let standby = f.dial().await;
+        let mut a = consume(&f.link, "q", 2).await;
+        let mut b = consume(&standby, "q", 2).await;
+        f.send("q", &["0", "1", "2"]).await;
+        assert_eq!(pair(&mut a, &mut b), ("0 1".into(), String::new()));
+
+        f.broker.disconnect_all("cut");
+
+        assert!(matches!(b.deliveries.next().await, Some(Err(_))), "all went at the same time");
+        let link = f.dial().await;
+        let mut c = consume(&link, "q", 3).await;
+        assert_eq!(bodies(&sent(&mut c)), "0r 1r 2");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_queue_hands_over_before_it_takes_the_messages_of_a_closed_channel_back() {
     let (_f, mut a, mut b) = single_active(Queue::quorum("q")).await;
     assert_eq!(pair(&mut a, &mut b), ("0 1".into(), String::new()));
 

@@ -12,7 +12,10 @@ use crate::{
 
 fn mismatch(result: Result<()>) -> (String, String, String) {
     match result {
-        Err(Error::TopologyMismatch { argument, wanted, found, .. }) => (argument, wanted, found),
+        Err(Error::TopologyMismatch { object, name, argument, wanted, found }) => {
+            assert!([("queue", "q"), ("exchange", "x")].contains(&(&*object, &*name)));
+            (argument, wanted, found)
+        }
         other => panic!("not a mismatch: {other:?}"),
     }
 }
