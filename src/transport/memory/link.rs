@@ -82,11 +82,13 @@ pub(super) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Dials the broker. Needs a tokio runtime, for the timer.
+    /// Dials the broker. Fails outside of a tokio runtime, which the timer needs.
     pub(super) fn dial(broker: &Arc<Broker>, endpoint: String) -> Result<Self> {
-        let timer = timer::start(broker);
-        let opened = broker.with(|state| state.open_link(timer));
-        match opened {
+        let timer = match timer::start(broker) {
+            Ok(timer) => timer,
+            Err(source) => return Err(Error::Connect { endpoint, source: source.into() }),
+        };
+        match broker.with(|state| state.open_link(timer)) {
             Ok((id, status)) => Ok(Self { broker: Arc::clone(broker), id, status }),
             Err(timer) => {
                 timer.abort();

@@ -171,6 +171,12 @@ async fn refused_connections_do_not_touch_the_existing_ones() {
     f.dial().await.inspect("q").await.unwrap();
 }
 
+#[test]
+fn dialling_outside_of_a_runtime_is_an_error() {
+    let dialled = MemoryTransport::private().dial("test").now_or_never().unwrap();
+    assert!(matches!(dialled, Err(Error::Connect { .. })));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restart_keeps_what_is_durable() {
     let f = Fixture::new().await;
