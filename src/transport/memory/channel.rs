@@ -63,6 +63,15 @@ enum Return {
     Abandoned,
 }
 
+/// How a channel comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Its owner closed it, or its connection.
+    Asked,
+    /// The connection broke.
+    Lost,
+}
+
 impl State {
     pub(super) fn open_channel(&mut self, link: LinkId) -> Result<ChannelId> {
         self.check_open(link)?;
@@ -200,34 +209,56 @@ impl State {
         }
     }
 
-    /// Closes a channel: its consumer ends, its unsettled messages go back.
+    /// Closes channels: their consumers end, their unsettled messages go back.
     ///
-    /// A quorum queue turns to its next single active consumer before it takes the messages back,
-    /// so that one starts with younger messages: RabbitMQ 3.10 does, whether the channel or the
-    /// connection closes. A classic queue takes them back first.
-    pub(super) fn close_channel(&mut self, id: ChannelId, error: &dyn Fn() -> Error) {
-        let Some(consumes) = self.channels.get(&id).map(|channel| channel.consumes.clone()) else {
-            return;
-        };
-        let consumes = consumes.filter(|own| self.is_current(own));
-        if let Some((queue, _)) = &consumes {
-            self.remove_consumer(id, queue);
+    /// Whoever closes a channel or a connection makes a quorum queue turn to its next single
+    /// active consumer before it takes the messages back, so that one starts with younger
+    /// messages; when the connection breaks, and with classic queues always, it is the other way
+    /// round. RabbitMQ 3.10 does so.
+    pub(super) fn close_channels(
+        &mut self,
+        ids: &[ChannelId],
+        ending: Ending,
+        error: &dyn Fn() -> Error,
+    ) {
+        let mut touched = self.detach_consumers(ids);
+        if ending == Ending::Asked {
+            for own in &touched {
+                if self.current(own).is_some_and(|queue| queue.is_quorum()) {
+                    self.refresh(&own.0);
+                }
+            }
         }
-        let Some(channel) = self.channels.remove(&id) else { return };
-        let mut touched: BTreeSet<QueueRef> = consumes.into_iter().collect();
-        for (_, Unsettled { queue, message }) in channel.unsettled {
-            if self.is_current(&queue) {
-                self.give_back(&queue.0, message, Return::Abandoned);
-                touched.insert(queue);
+        let closed: Vec<_> = ids.iter().filter_map(|id| self.channels.remove(id)).collect();
+        for channel in closed {
+            for (_, Unsettled { queue, message }) in channel.unsettled {
+                if self.is_current(&queue) {
+                    self.give_back(&queue.0, message, Return::Abandoned);
+                    touched.insert(queue);
+                }
+            }
+            if let Some(deliveries) = channel.deliveries {
+                // Nobody may be listening any more.
+                let _ = deliveries.send(Err(error()));
             }
         }
         for (queue, _) in touched {
             self.refresh(&queue);
         }
-        if let Some(deliveries) = channel.deliveries {
-            // Nobody may be listening any more.
-            let _ = deliveries.send(Err(error()));
+    }
+
+    /// Takes the consumers of channels off their queues. Returns the queues that are left.
+    fn detach_consumers(&mut self, ids: &[ChannelId]) -> BTreeSet<QueueRef> {
+        let mut queues = BTreeSet::new();
+        for id in ids {
+            let consumes = self.channels.get(id).and_then(|channel| channel.consumes.clone());
+            if let Some(own) = consumes.filter(|own| self.is_current(own)) {
+                self.detach_consumer(*id, &own.0);
+                queues.insert(own);
+            }
         }
+        queues.retain(|own| self.is_current(own));
+        queues
     }
 
     pub(super) fn channels_of(&self, link: LinkId) -> Vec<ChannelId> {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::{
     broker::{ChannelId, LinkId, State},
     channel::Deliveries,
+    queue::Queue,
     reply,
 };
 use crate::{
@@ -158,11 +159,7 @@ impl State {
 
     /// Takes a consumer off its queue, which deletes an auto-deleted queue that it leaves without
     /// any ("Temporary Queues").
-    ///
-    /// A classic queue with a single active consumer does not turn to the next one here: that
-    /// waits for the next event that makes the queue deliver, which the closing of the consumer's
-    /// channel is at the latest. RabbitMQ 3.10 does it that way.
-    pub(super) fn remove_consumer(&mut self, channel: ChannelId, name: &str) {
+    pub(super) fn detach_consumer(&mut self, channel: ChannelId, name: &str) {
         let now = self.now;
         let Some(queue) = self.queues.get_mut(name) else { return };
         if !queue.consumers.remove(channel) {
@@ -171,21 +168,26 @@ impl State {
         queue.used_at = now;
         if queue.declared.auto_delete && queue.consumers.is_empty() {
             self.remove_queue(name);
-        } else if queue.is_quorum() {
-            self.refresh(name);
         } else {
             self.schedule(name);
         }
     }
 
     /// Stops the deliveries of a subscription; what was sent stays with it.
+    ///
+    /// A classic queue with a single active consumer does not turn to the next one here: that
+    /// waits for the next event that makes the queue deliver, which the closing of the consumer's
+    /// channel is at the latest. RabbitMQ 3.10 does it that way.
     pub(super) fn cancel(&mut self, channel: ChannelId) -> Result<()> {
         let Some(open) = self.channels.get_mut(&channel) else {
             return Err(reply::channel_closed());
         };
         open.deliveries = None;
         if let Some((queue, _)) = open.consumes.clone().filter(|own| self.is_current(own)) {
-            self.remove_consumer(channel, &queue);
+            self.detach_consumer(channel, &queue);
+            if self.queues.get(&queue).is_some_and(Queue::is_quorum) {
+                self.refresh(&queue);
+            }
         }
         Ok(())
     }

@@ -167,12 +167,10 @@ struct Object<'a> {
 }
 
 impl Object<'_> {
-    fn same<T: PartialEq + std::fmt::Display>(
-        &self,
-        property: &str,
-        wanted: T,
-        found: T,
-    ) -> Result<()> {
+    fn same<T>(&self, property: &str, wanted: T, found: T) -> Result<()>
+    where
+        T: Copy + PartialEq + std::fmt::Display,
+    {
         if wanted == found {
             return Ok(());
         }

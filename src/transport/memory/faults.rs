@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::broker::{Broker, State};
+use super::{
+    broker::{Broker, State},
+    channel::Ending,
+    reply,
+};
 use crate::{message::Properties, topology::QueueKind, transport::LinkStatus};
 
 /// A handle on a broker for faults and assertions.
@@ -97,9 +101,12 @@ impl MemoryBroker {
 }
 
 impl State {
+    /// Loses all links at the same moment, so that none gets what another leaves behind.
     fn lose_all_links(&mut self, reason: &str) {
+        let channels: Vec<_> = self.channels.keys().copied().collect();
+        self.close_channels(&channels, Ending::Lost, &|| reply::interrupted(reason));
         for link in self.links.keys().copied().collect::<Vec<_>>() {
-            self.lose_link(link, reason);
+            self.lose_link(link, Ending::Lost, reason);
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     broker::{Broker, LinkId, State},
+    channel::Ending,
     publish::Pending,
     reply,
     subscription::{self, MemoryPull},
@@ -59,12 +60,10 @@ impl State {
     ///
     /// Its channels close, its exclusive queues go, and whoever waits for an answer learns that
     /// none will come.
-    pub(super) fn lose_link(&mut self, id: LinkId, reason: &str) {
+    pub(super) fn lose_link(&mut self, id: LinkId, ending: Ending, reason: &str) {
         let Some(link) = self.links.remove(&id) else { return };
         link.timer.abort();
-        for channel in self.channels_of(id) {
-            self.close_channel(channel, &|| reply::interrupted(reason));
-        }
+        self.close_channels(&self.channels_of(id), ending, &|| reply::interrupted(reason));
         let own = self.queues.iter().filter(|(_, queue)| queue.declared.owner == Some(id));
         for name in own.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.remove_queue(&name);
@@ -83,11 +82,13 @@ pub(super) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// Dials the broker. Needs a tokio runtime, for the timer.
+    /// Dials the broker. Fails outside of a tokio runtime, which the timer needs.
     pub(super) fn dial(broker: &Arc<Broker>, endpoint: String) -> Result<Self> {
-        let timer = timer::start(broker);
-        let opened = broker.with(|state| state.open_link(timer));
-        match opened {
+        let timer = match timer::start(broker) {
+            Ok(timer) => timer,
+            Err(source) => return Err(Error::Connect { endpoint, source: source.into() }),
+        };
+        match broker.with(|state| state.open_link(timer)) {
             Ok((id, status)) => Ok(Self { broker: Arc::clone(broker), id, status }),
             Err(timer) => {
                 timer.abort();
@@ -135,7 +136,8 @@ impl Link for MemoryLink {
 
     fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>> {
         async move {
-            let (channel, deliveries) = self.run(|state| state.subscribe(self.id, &request)).await?;
+            let (channel, deliveries) =
+                self.run(|state| state.subscribe(self.id, &request)).await?;
             Ok(subscription::new(Arc::downgrade(&self.broker), channel, deliveries))
         }
         .boxed()
@@ -171,7 +173,8 @@ impl Link for MemoryLink {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        async move { self.broker.with(|state| state.lose_link(self.id, CLOSED)) }.boxed()
+        async move { self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED)) }
+            .boxed()
     }
 }
 
@@ -180,7 +183,7 @@ const CLOSED: &str = "closed by this client";
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        self.broker.with(|state| state.lose_link(self.id, CLOSED));
+        self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED));
     }
 }
 

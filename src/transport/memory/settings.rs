@@ -131,7 +131,7 @@ impl Arguments<'_> {
         let name = "x-dead-letter-strategy";
         match self.text(name)? {
             None | Some("at-most-once" | "at-least-once") => Ok(()),
-            Some(_) => Err(reply::invalid_argument(name, self.queue, "invalid_strategy")),
+            Some(_) => Err(reply::invalid_argument(name, self.queue, "invalid_dlx_strategy")),
         }
     }
 
@@ -204,11 +204,14 @@ impl Arguments<'_> {
         match self.table.get(name) {
             None => Ok(None),
             Some(HeaderValue::Text(text)) => Ok(Some(text)),
-            Some(other) => Err(reply::precondition_failed(format_args!(
-                "invalid type '{}' for arg '{name}' in queue '{}' in vhost '/'",
-                type_name(other),
-                self.queue
-            ))),
+            Some(other) if name == "x-dead-letter-exchange" => {
+                Err(reply::precondition_failed(format_args!(
+                    "invalid type '{}' for arg '{name}' in queue '{}' in vhost '/'",
+                    type_name(other),
+                    self.queue
+                )))
+            }
+            Some(other) => Err(self.unacceptable(name, other)),
         }
     }
 

@@ -6,7 +6,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 
 use super::{
     broker::{Broker, ChannelId},
-    channel::Deliveries,
+    channel::{Deliveries, Ending},
     reply,
 };
 use crate::{
@@ -35,7 +35,9 @@ struct OwnChannel {
 impl OwnChannel {
     fn close(&self) {
         if let Some(broker) = self.broker.upgrade() {
-            broker.with(|state| state.close_channel(self.channel, &reply::channel_closed));
+            broker.with(|state| {
+                state.close_channels(&[self.channel], Ending::Asked, &reply::channel_closed);
+            });
         }
     }
 }

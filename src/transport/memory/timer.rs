@@ -6,6 +6,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::{Handle, TryCurrentError},
     sync::watch,
     task::AbortHandle,
     time::{Instant, sleep_until},
@@ -18,9 +19,12 @@ const LONGEST_NAP: Duration = Duration::from_hours(24 * 30);
 
 /// Starts a timer on the current runtime. Each link has one, so that time passes on whatever
 /// runtime is still running; several on one broker are one too many and harmless.
-pub(super) fn start(broker: &Arc<Broker>) -> AbortHandle {
-    let deadline = broker.deadline();
-    tokio::spawn(run(Arc::downgrade(broker), deadline)).abort_handle()
+///
+/// Fails outside of a tokio runtime.
+pub(super) fn start(broker: &Arc<Broker>) -> Result<AbortHandle, TryCurrentError> {
+    let runtime = Handle::try_current()?;
+    let timer = run(Arc::downgrade(broker), broker.deadline());
+    Ok(runtime.spawn(timer).abort_handle())
 }
 
 /// Ends with the broker, or when it is aborted.
