@@ -1,8 +1,45 @@
-//! Consuming: what happens to a message after a handler had it.
+//! Consuming: what a handler answers, and what becomes of the message.
+//!
+//! A [`Consumer`] takes messages from one queue and gives each to a handler. The handler's answer
+//! is a value: `Ok` acknowledges; an error tries again by the [`RetryPolicy`] and then
+//! dead-letters; [`ResultExt`] turns an error into another answer. A panic is caught and
+//! dead-letters the message; a body that cannot be decoded is parked.
+//!
+//! | In the handler | Meaning | Counts an attempt |
+//! |---|---|---|
+//! | `Ok(())` | acknowledge | – |
+//! | `call().await?` | try again by the policy, then dead-letter | yes |
+//! | `call().await.retry_after(d)?` | try again after `d` | yes |
+//! | `parse(..).reject()?` | dead-letter now | – |
+//! | `check(..).park()?` | set aside for a person | – |
+//! | `lock(..).defer(d)?` | again after `d` | no |
+//! | panic | caught, dead-letter now | – |
+//!
+//! A message leaves its queue only when its next place has it: a retry, a dead letter and a parked
+//! message are published as a confirmed, mandatory copy first, and the original is acknowledged
+//! after that. If the copy does not land, the original goes back.
+//!
+//! Messages are delivered **at least once**. A handler that must not run twice for one message is
+//! given an idempotency store.
+//!
+//! How it fits together: `subscription` keeps a consumer subscribed over every loss and hands
+//! deliveries to `worker`; the worker asks `decide`, a pure function, and carries the step out
+//! with the help of `set_aside`.
 
+mod builder;
+mod consumer;
+mod counters;
 mod decide;
+mod handler;
 mod retry_policy;
+mod set_aside;
+mod subscription;
 #[cfg(test)]
 mod vectors;
+mod worker;
 
+pub use builder::ConsumerBuilder;
+pub use consumer::{Consumer, ConsumerState};
+pub use counters::ConsumerStats;
+pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
 pub use retry_policy::RetryPolicy;

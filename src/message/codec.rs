@@ -5,16 +5,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::BoxError;
 
-/// Turns payloads of type `T` into bytes and back.
-///
-/// Implement it for a format of your own and give it to a publisher or consumer with their
-/// `codec` option. An error of `decode` is final: the message is parked, not retried.
-pub trait Codec<T>: Send + Sync + 'static {
+/// Turns payloads of type `T` into bytes.
+pub trait Encoder<T>: Send + Sync + 'static {
     /// Returns the content type that goes with encoded payloads.
     fn content_type(&self) -> &str;
-
-    /// Returns whether a body of this content type can be decoded; `None` is an absent one.
-    fn accepts(&self, content_type: Option<&str>) -> bool;
 
     /// Encodes a payload.
     ///
@@ -22,6 +16,12 @@ pub trait Codec<T>: Send + Sync + 'static {
     ///
     /// Whatever the format reports; the publish then fails before anything is sent.
     fn encode(&self, payload: &T) -> Result<Bytes, BoxError>;
+}
+
+/// Turns bytes into payloads of type `T`.
+pub trait Decoder<T>: Send + Sync + 'static {
+    /// Returns whether a body of this content type can be decoded; `None` is an absent one.
+    fn accepts(&self, content_type: Option<&str>) -> bool;
 
     /// Decodes a body.
     ///
@@ -31,27 +31,36 @@ pub trait Codec<T>: Send + Sync + 'static {
     fn decode(&self, body: &Bytes) -> Result<T, BoxError>;
 }
 
+/// Both directions of a format, for types that travel both ways.
+///
+/// Implement [`Encoder`] and [`Decoder`] for a format of your own; this trait follows.
+pub trait Codec<T>: Encoder<T> + Decoder<T> {}
+
+impl<T, C: Encoder<T> + Decoder<T>> Codec<T> for C {}
+
 /// JSON by serde: the default.
 ///
 /// Writes `application/json`; accepts that, `text/json`, `application/*+json` and an absent type.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonCodec;
 
-impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
+impl<T: Serialize> Encoder<T> for JsonCodec {
     fn content_type(&self) -> &str {
         "application/json"
     }
 
+    fn encode(&self, payload: &T) -> Result<Bytes, BoxError> {
+        Ok(serde_json::to_vec(payload)?.into())
+    }
+}
+
+impl<T: DeserializeOwned> Decoder<T> for JsonCodec {
     fn accepts(&self, content_type: Option<&str>) -> bool {
         matches_content_type(content_type, |kind| {
             matches!(kind, "application/json" | "text/json")
                 || (kind.starts_with("application/") && kind.ends_with("+json"))
         })
         .unwrap_or(true)
-    }
-
-    fn encode(&self, payload: &T) -> Result<Bytes, BoxError> {
-        Ok(serde_json::to_vec(payload)?.into())
     }
 
     fn decode(&self, body: &Bytes) -> Result<T, BoxError> {
@@ -63,17 +72,19 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for JsonCodec {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TextCodec;
 
-impl Codec<String> for TextCodec {
+impl Encoder<String> for TextCodec {
     fn content_type(&self) -> &str {
         "text/plain; charset=utf-8"
     }
 
-    fn accepts(&self, content_type: Option<&str>) -> bool {
-        matches_content_type(content_type, |kind| kind.starts_with("text/")).unwrap_or(false)
-    }
-
     fn encode(&self, payload: &String) -> Result<Bytes, BoxError> {
         Ok(payload.clone().into())
+    }
+}
+
+impl Decoder<String> for TextCodec {
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        matches_content_type(content_type, |kind| kind.starts_with("text/")).unwrap_or(false)
     }
 
     fn decode(&self, body: &Bytes) -> Result<String, BoxError> {
@@ -87,18 +98,20 @@ impl Codec<String> for TextCodec {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesCodec;
 
-impl Codec<Bytes> for BytesCodec {
+impl Encoder<Bytes> for BytesCodec {
     fn content_type(&self) -> &str {
         "application/octet-stream"
     }
 
+    fn encode(&self, payload: &Bytes) -> Result<Bytes, BoxError> {
+        Ok(payload.clone())
+    }
+}
+
+impl Decoder<Bytes> for BytesCodec {
     fn accepts(&self, content_type: Option<&str>) -> bool {
         matches_content_type(content_type, |kind| kind == "application/octet-stream")
             .unwrap_or(false)
-    }
-
-    fn encode(&self, payload: &Bytes) -> Result<Bytes, BoxError> {
-        Ok(payload.clone())
     }
 
     fn decode(&self, body: &Bytes) -> Result<Bytes, BoxError> {

@@ -23,7 +23,7 @@ mod slip;
 #[cfg(test)]
 pub(crate) mod vectors;
 
-pub use codec::{BytesCodec, Codec, JsonCodec, TextCodec};
+pub use codec::{BytesCodec, Codec, Decoder, Encoder, JsonCodec, TextCodec};
 pub use envelope::Envelope;
 pub use headers::{HeaderValue, Headers};
 pub use itinerary::{InvalidItinerary, Itinerary, Stop};
@@ -33,6 +33,7 @@ pub use routing_slip::RoutingSlip;
 
 pub(crate) use names::header;
 pub(crate) use properties::Properties;
+pub(crate) use received::Received;
 #[cfg_attr(
     not(test),
     expect(

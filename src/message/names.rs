@@ -24,6 +24,7 @@ pub(crate) mod header {
     pub(crate) const ROUTE_POSITION: &str = "x-acemq-route-position";
     pub(crate) const ROUTE_ID: &str = "x-acemq-route-id";
 
+    pub(crate) const REPLY_TO: &str = "acemq-reply-to";
     pub(crate) const ROUTING_SLIP: &str = "acemq-routing-slip";
     pub(crate) const REPLAYED_FROM: &str = "acemq-replayed-from";
     pub(crate) const REPLAYED_AT: &str = "acemq-replayed-at";

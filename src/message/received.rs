@@ -4,31 +4,32 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Envelope, Headers};
+use super::{Envelope, HeaderValue, Headers, Properties, header};
 
 /// A message as a handler gets it: the decoded payload, the envelope, and where it came from.
+///
+/// Cloning copies the payload only; the rest is shared.
 #[derive(Debug, Clone)]
 pub struct Message<T> {
     payload: T,
-    envelope: Envelope,
-    context: Arc<Context>,
+    received: Arc<Received>,
 }
 
-/// What the delivery says beside payload and envelope.
+/// A delivery without its payload and without the right to settle it.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct Received {
     pub(crate) queue: String,
     pub(crate) exchange: String,
     pub(crate) routing_key: String,
     pub(crate) redelivered: bool,
-    pub(crate) content_type: Option<String>,
-    pub(crate) reply_to: Option<String>,
+    pub(crate) envelope: Envelope,
+    pub(crate) properties: Properties,
     pub(crate) body: Bytes,
 }
 
 impl<T> Message<T> {
-    pub(crate) fn new(payload: T, envelope: Envelope, context: Context) -> Self {
-        Self { payload, envelope, context: Arc::new(context) }
+    pub(crate) fn new(payload: T, received: Arc<Received>) -> Self {
+        Self { payload, received }
     }
 
     /// Returns the decoded payload.
@@ -46,75 +47,84 @@ impl<T> Message<T> {
     /// Returns the envelope.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
-        &self.envelope
+        &self.received.envelope
     }
 
     /// Returns the identity of the message.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.envelope.id()
+        self.envelope().id()
     }
 
     /// Returns the application's headers.
     #[must_use]
     pub fn headers(&self) -> &Headers {
-        self.envelope.headers()
+        self.envelope().headers()
     }
 
     /// Returns which handling attempt this is, from 1.
     #[must_use]
     pub fn attempt(&self) -> i32 {
-        self.envelope.attempt()
+        self.envelope().attempt()
     }
 
     /// Returns the queue that delivered the message.
     #[must_use]
     pub fn queue(&self) -> &str {
-        &self.context.queue
+        &self.received.queue
     }
 
     /// Returns the exchange of the last publish; a retried message shows the default exchange.
     #[must_use]
     pub fn exchange(&self) -> &str {
-        &self.context.exchange
+        &self.received.exchange
     }
 
     /// Returns the routing key of the last publish.
     #[must_use]
     pub fn routing_key(&self) -> &str {
-        &self.context.routing_key
+        &self.received.routing_key
     }
 
     /// Returns whether the broker delivered this message before, to any consumer.
     #[must_use]
     pub fn is_redelivered(&self) -> bool {
-        self.context.redelivered
+        self.received.redelivered
     }
 
     /// Returns the content type of the body.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
-        self.context.content_type.as_deref()
+        self.received.properties.content_type.as_deref()
+    }
+
+    /// Returns the AMQP `correlation_id` property, which this library does not use: senders of
+    /// other kinds set it. The business correlation is in the envelope.
+    #[must_use]
+    pub fn amqp_correlation_id(&self) -> Option<&str> {
+        self.received.properties.correlation_id.as_deref()
     }
 
     /// Returns the body as it came, before decoding.
     #[must_use]
     pub fn body(&self) -> &Bytes {
-        &self.context.body
+        &self.received.body
     }
 
-    /// Returns the address to reply to: header `acemq-reply-to`, else the AMQP property.
+    /// Returns the address to reply to: header `acemq-reply-to`, else the AMQP property; an empty
+    /// one is none (wire contract, section 9.1).
     #[must_use]
     pub fn reply_to(&self) -> Option<&str> {
-        self.headers()
-            .text("acemq-reply-to")
-            .or(self.context.reply_to.as_deref())
-            .filter(|address| !address.is_empty())
+        let present = |address: &&str| !address.is_empty();
+        let header = self.headers().get(header::REPLY_TO).and_then(HeaderValue::as_str);
+        header
+            .filter(present)
+            .or_else(|| self.received.properties.reply_to.as_deref().filter(present))
     }
 
     /// Replaces the payload and keeps everything else.
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Message<U> {
-        Message { payload: f(self.payload), envelope: self.envelope, context: self.context }
+        Message { payload: f(self.payload), received: self.received }
     }
 }

@@ -192,10 +192,12 @@ fn envelopes_are_written_as_the_family_writes_them() {
         let envelope = build(&case["build"]);
         envelope.check().unwrap();
         let envelope = envelope.completed(text(&case["publish"], "routing_key"), NOW_MS, None);
-        let mut properties = Properties::of(&envelope, Codec::<()>::content_type(&JsonCodec));
-        if let Some(persistent) = case["publish"]["persistent"].as_bool() {
-            properties.persistent = persistent;
-        }
+        let properties = Properties {
+            content_type: Some(Encoder::<()>::content_type(&JsonCodec).to_owned()),
+            persistent: case["publish"]["persistent"].as_bool().unwrap_or(true),
+            ..Properties::default()
+        };
+        let properties = properties.carrying(&envelope);
         let expected = &case["expect"];
         assert_text(properties.message_id.as_deref(), &expected["message_id"]);
         assert_text(properties.content_type.as_deref(), &expected["content_type"]);
@@ -432,8 +434,8 @@ fn codecs_take_the_content_types_of_the_family_and_no_others() {
             }
         };
         match text(case, "codec") {
-            "json" => check(Codec::<()>::content_type(&JsonCodec), &|kind| {
-                Codec::<()>::accepts(&JsonCodec, kind)
+            "json" => check(Encoder::<()>::content_type(&JsonCodec), &|kind| {
+                Decoder::<()>::accepts(&JsonCodec, kind)
             }),
             "string" => check(TextCodec.content_type(), &|kind| TextCodec.accepts(kind)),
             "bytes" => check(BytesCodec.content_type(), &|kind| BytesCodec.accepts(kind)),

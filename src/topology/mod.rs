@@ -100,6 +100,21 @@ impl Topology {
         self
     }
 
+    /// Takes a topology apart into topologies of one object each, in the order of declaring.
+    pub(crate) fn into_parts(self) -> impl Iterator<Item = Self> {
+        let exchanges = self
+            .exchanges
+            .into_iter()
+            .map(|exchange| Self { exchanges: vec![exchange], ..Self::default() });
+        let queues =
+            self.queues.into_iter().map(|queue| Self { queues: vec![queue], ..Self::default() });
+        let bindings = self
+            .bindings
+            .into_iter()
+            .map(|binding| Self { bindings: vec![binding], ..Self::default() });
+        exchanges.chain(queues).chain(bindings)
+    }
+
     /// Checks every name and argument before anything is declared.
     pub(crate) fn check(&self) -> Result<()> {
         self.exchanges.iter().try_for_each(Exchange::check)?;

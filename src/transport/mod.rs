@@ -27,8 +27,8 @@ use tokio::sync::watch;
 use crate::{
     clock::Clock,
     error::{Error, Result},
-    message::{Headers, Properties},
-    topology::Topology,
+    message::{HeaderValue, Headers, Properties},
+    topology::{Topology, check_length},
 };
 
 /// A broker that can be dialled.
@@ -76,6 +76,24 @@ pub(crate) trait Link: fmt::Debug + Send + Sync + 'static {
 
     /// Closes the connection. Unsettled deliveries go back to their queues.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+impl dyn Link {
+    /// Declares each object of a topology by itself and returns the refusals, so that one that
+    /// no longer fits does not keep the others from being declared.
+    pub(crate) async fn declare_each(&self, topology: Topology) -> Vec<Error> {
+        let mut refused = Vec::new();
+        for part in topology.into_parts() {
+            if let Err(error) = self.declare(&part).await {
+                let is_lost = matches!(error, Error::Interrupted { .. });
+                refused.push(error);
+                if is_lost {
+                    break;
+                }
+            }
+        }
+        refused
+    }
 }
 
 /// The state of a link.
@@ -170,27 +188,25 @@ pub(crate) struct QueueInfo {
 }
 
 impl Outgoing {
-    /// Refuses what the protocol cannot carry, before anything is sent.
-    ///
-    /// A content header travels in one frame; one over the frame limit makes the broker close the
-    /// whole connection, which is why it is checked here for every publish.
-    pub(crate) fn check(&self, frame_max: usize, max_body: usize) -> Result<()> {
-        use crate::topology::check_length;
-
+    /// Refuses names that the protocol cannot carry, before anything is sent.
+    pub(crate) fn check(&self) -> Result<()> {
         check_length("exchange", &self.exchange)?;
         check_length("routing_key", &self.routing_key)?;
         for (name, text) in self.properties.short_texts() {
             check_length(name, text)?;
         }
-        check_header_names(&self.properties.headers)?;
+        check_header_names(&self.properties.headers)
+    }
+
+    /// Refuses headers over the frame limit.
+    ///
+    /// A content header travels in one frame; a larger one makes the broker close the whole
+    /// connection, with everything else on it.
+    pub(crate) fn check_frame(&self, frame_max: usize) -> Result<()> {
         let header = self.properties.encoded_len();
         if header > frame_max {
-            let reason = format!("take up to {header} bytes; one frame holds {frame_max}");
+            let reason = format!("headers take up to {header} bytes; one frame holds {frame_max}");
             return Err(Error::invalid("headers", self.properties.headers.len(), reason));
-        }
-        if self.body.len() > max_body {
-            let reason = format!("bytes is over `max_body_size` of {max_body}");
-            return Err(Error::invalid("payload", self.body.len(), reason));
         }
         Ok(())
     }
@@ -198,9 +214,9 @@ impl Outgoing {
 
 fn check_header_names(headers: &Headers) -> Result<()> {
     headers.iter().try_for_each(|(name, value)| {
-        crate::topology::check_length("header name", name)?;
+        check_length("header name", name)?;
         match value {
-            crate::message::HeaderValue::Table(table) => check_header_names(table),
+            HeaderValue::Table(table) => check_header_names(table),
             _ => Ok(()),
         }
     })

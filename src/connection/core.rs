@@ -1,0 +1,239 @@
+//! What stands behind the handle: the two sessions and the operations on them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    declared::Declared,
+    options::ConnectOptions,
+    session::{Session, Supervisor},
+    shutdown::Shutdown,
+    state::{Role, StateBoard},
+};
+use crate::{
+    clock::Clock,
+    error::{Error, Result},
+    topology::Topology,
+    transport::{Link, LinkStatus, Outgoing, QueueInfo, Transport},
+};
+
+/// What a close adds to the handlers' deadline for closing channels.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// The connections of one application.
+#[derive(Debug)]
+pub(crate) struct Core {
+    publish: Session,
+    consume: Session,
+    options: ConnectOptions,
+    declared: Arc<Declared>,
+    board: Arc<StateBoard>,
+    clock: Clock,
+    origin: String,
+    /// Tells consumers and relays to finish.
+    closing: CancellationToken,
+    /// Tells the sessions to close, after everything that uses them has finished.
+    closed: CancellationToken,
+    tasks: TaskTracker,
+    abandoned_handlers: AtomicUsize,
+}
+
+impl Core {
+    pub(crate) async fn connect(
+        transport: Arc<dyn Transport>,
+        options: ConnectOptions,
+    ) -> Result<Arc<Self>> {
+        let (declared, board) = (Arc::<Declared>::default(), Arc::new(StateBoard::new()));
+        let closed = CancellationToken::new();
+        let session = |role| {
+            let supervisor = Supervisor {
+                transport: Arc::clone(&transport),
+                role,
+                options: options.clone(),
+                declared: Arc::clone(&declared),
+                board: Arc::clone(&board),
+            };
+            Session::open(supervisor, closed.clone())
+        };
+        // Cancelled by the guard if the second connection fails or this future is dropped.
+        let guard = closed.clone().drop_guard();
+        let (publish, consume) = tokio::try_join!(session(Role::Publish), session(Role::Consume))?;
+        let closed = guard.disarm();
+        Ok(Arc::new(Self {
+            publish,
+            consume,
+            origin: origin(&options.client_name),
+            options,
+            declared,
+            board,
+            clock: transport.clock(),
+            closing: CancellationToken::new(),
+            closed,
+            tasks: TaskTracker::new(),
+            abandoned_handlers: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    pub(crate) fn board(&self) -> &StateBoard {
+        &self.board
+    }
+
+    pub(crate) fn declared(&self) -> &Declared {
+        &self.declared
+    }
+
+    /// Cancelled when the handle is being closed.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// Tasks that a close waits for.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// Notes handlers that did not finish in time, for the report of a close.
+    pub(crate) fn abandon(&self, handlers: usize) {
+        self.abandoned_handlers.fetch_add(handlers, Ordering::AcqRel);
+    }
+
+    /// Publishes and waits for the confirm, all within `limit`.
+    pub(crate) async fn publish(&self, message: Outgoing, limit: Duration) -> Result<()> {
+        message.check()?;
+        let body = message.body.len();
+        if body > self.options.max_body_size {
+            let reason = format!("bytes is over `max_body_size` of {}", self.options.max_body_size);
+            return Err(Error::invalid("payload", body, reason));
+        }
+        let deadline = deadline(limit);
+        let link = self.publish.link(deadline).await?;
+        self.until_unblocked(&link, deadline).await?;
+        timeout_at(deadline, link.publish(message))
+            .await
+            .unwrap_or(Err(Error::ConfirmTimeout { waited: limit }))
+    }
+
+    /// Publishes a copy of somebody else's message: always confirmed and mandatory.
+    pub(crate) async fn publish_on_behalf(&self, message: Outgoing) -> Result<()> {
+        let message = Outgoing { mandatory: true, ..message };
+        self.publish(message, self.options.confirm_timeout).await
+    }
+
+    async fn until_unblocked(&self, link: &Arc<dyn Link>, deadline: Instant) -> Result<()> {
+        let mut status = link.status();
+        let LinkStatus::Blocked(reason) = status.borrow_and_update().clone() else { return Ok(()) };
+        if !self.options.wait_when_blocked {
+            return Err(Error::Blocked { reason });
+        }
+        let unblocked = status.wait_for(|status| !matches!(status, LinkStatus::Blocked(_)));
+        match timeout_at(deadline, unblocked).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Blocked { reason }),
+        }
+    }
+
+    /// A live link for consuming, waited for at most until `deadline`.
+    pub(crate) async fn consume_link(&self, deadline: Instant) -> Result<Arc<dyn Link>> {
+        self.consume.link(deadline).await
+    }
+
+    /// Declares, and remembers it for the next connection.
+    pub(crate) async fn declare(&self, topology: &Topology) -> Result<()> {
+        topology.check()?;
+        self.on_link(|link| link.declare(topology)).await?;
+        self.declared.record(topology);
+        Ok(())
+    }
+
+    pub(crate) async fn inspect(&self, queue: &str) -> Result<Option<QueueInfo>> {
+        crate::topology::check_name("queue", queue)?;
+        self.on_link(|link| link.inspect(queue)).await
+    }
+
+    pub(crate) async fn delete_queue(&self, queue: &str) -> Result<()> {
+        crate::topology::check_name("queue", queue)?;
+        self.declared.forget_queue(queue);
+        self.on_link(|link| link.delete_queue(queue)).await
+    }
+
+    /// Runs an operation that may be repeated, until it is answered or the time is over.
+    async fn on_link<T>(
+        &self,
+        operation: impl for<'a> Fn(&'a dyn Link) -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let limit = self.options.confirm_timeout;
+        let deadline = deadline(limit);
+        loop {
+            let link = self.consume.link(deadline).await?;
+            match timeout_at(deadline, operation(&*link)).await {
+                Ok(Err(Error::Interrupted { .. })) if Instant::now() < deadline => {
+                    // The link is being replaced; do not spin until its supervisor has noticed.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Ok(answer) => return answer,
+                Err(_) => {
+                    let reason = format!("no answer within {limit:?}");
+                    return Err(Error::Interrupted { reason });
+                }
+            }
+        }
+    }
+
+    /// Stops everything that runs on the handle, within one shared deadline, then disconnects.
+    pub(crate) async fn close(&self) -> Shutdown {
+        self.closing.cancel();
+        self.tasks.close();
+        // Each task abandons its handlers at the deadline by itself; the rest is for its goodbye.
+        let limit = self.options.shutdown_timeout.saturating_add(GOODBYE);
+        if timeout(limit, self.tasks.wait()).await.is_err() {
+            tracing::error!(tasks = self.tasks.len(), "tasks did not end in time; disconnecting");
+        }
+        self.closed.cancel();
+        // The sessions bound their own goodbye.
+        tokio::join!(self.publish.ended(), self.consume.ended());
+        Shutdown { abandoned: self.abandoned_handlers.load(Ordering::Acquire) }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.closed.cancel();
+    }
+}
+
+/// A deadline that saturates instead of overflowing.
+fn deadline(limit: Duration) -> Instant {
+    let far = Duration::from_hours(24 * 365);
+    Instant::now() + limit.min(far)
+}
+
+/// `{client name}@{host}` (wire contract, section 1).
+fn origin(client_name: &str) -> String {
+    let host = hostname::get().ok().and_then(|name| name.into_string().ok());
+    format!(
+        "{client_name}@{}",
+        host.filter(|name| !name.is_empty()).as_deref().unwrap_or("unknown")
+    )
+}

@@ -1,0 +1,93 @@
+//! What was declared through the handle, so that it can be declared again.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::state::Role;
+use crate::topology::{Queue, Topology};
+
+/// The topology of this handle's lifetime, each object once, in the order of its first mention.
+#[derive(Debug, Default)]
+pub(crate) struct Declared(Mutex<Topology>);
+
+impl Declared {
+    /// Adds what was declared; an object of the same name is replaced.
+    pub(crate) fn record(&self, topology: &Topology) {
+        let mut declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for exchange in &topology.exchanges {
+            put(&mut declared.exchanges, exchange, |known| known.name == exchange.name);
+        }
+        for queue in &topology.queues {
+            put(&mut declared.queues, queue, |known| known.name == queue.name);
+        }
+        for binding in &topology.bindings {
+            put(&mut declared.bindings, binding, |known| known == binding);
+        }
+    }
+
+    /// What a new connection of this role declares. Exclusive queues belong to the connection
+    /// that consumes them.
+    pub(crate) fn for_role(&self, role: Role) -> Topology {
+        let mut topology = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if role == Role::Publish {
+            let exclusive: Vec<String> =
+                topology.queues.iter().filter(|q| q.exclusive).map(|q| q.name.clone()).collect();
+            topology.queues.retain(|queue| !queue.exclusive);
+            topology.bindings.retain(|binding| !exclusive.contains(&binding.queue));
+        }
+        topology
+    }
+
+    /// What one queue needs to exist again: itself, its exchanges and its bindings; none if it
+    /// was not declared here.
+    pub(crate) fn for_queue(&self, name: &str) -> Option<Topology> {
+        let declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue: &Queue = declared.queues.iter().find(|queue| queue.name == name)?;
+        let bindings: Vec<_> =
+            declared.bindings.iter().filter(|b| b.queue == name).cloned().collect();
+        let exchanges = declared
+            .exchanges
+            .iter()
+            .filter(|exchange| bindings.iter().any(|binding| binding.exchange == exchange.name))
+            .cloned()
+            .collect();
+        Some(Topology { exchanges, queues: vec![queue.clone()], bindings })
+    }
+
+    /// Forgets a queue that the application deleted on purpose.
+    pub(crate) fn forget_queue(&self, name: &str) {
+        let mut declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        declared.queues.retain(|queue| queue.name != name);
+        declared.bindings.retain(|binding| binding.queue != name);
+    }
+}
+
+fn put<T: Clone>(known: &mut Vec<T>, new: &T, same: impl Fn(&T) -> bool) {
+    match known.iter_mut().find(|known| same(known)) {
+        Some(known) => *known = new.clone(),
+        None => known.push(new.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Exchange;
+
+    #[test]
+    fn an_exclusive_queue_is_declared_again_only_where_it_is_consumed() {
+        let declared = Declared::default();
+        let topology = Topology::new()
+            .exchange(Exchange::fanout("news"))
+            .queue(Queue::classic("mine").exclusive())
+            .bind("mine", "news", "");
+        declared.record(&topology);
+        declared.record(&topology);
+        assert_eq!(declared.for_role(Role::Consume), topology);
+        let publish = declared.for_role(Role::Publish);
+        assert!(publish.queues.is_empty() && publish.bindings.is_empty());
+        assert_eq!(publish.exchanges.len(), 1);
+        assert_eq!(declared.for_queue("mine"), Some(topology));
+        declared.forget_queue("mine");
+        assert_eq!(declared.for_queue("mine"), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! The handle: one [`AceMq`] per application, with everything behind it that survives a loss.
+//!
+//! Publishing and consuming have a connection each, so that a broker that blocks publishers still
+//! delivers to consumers. Each connection is kept up by a supervisor of its own: when it is lost,
+//! the supervisor dials again with growing, jittered delays, declares again what was declared
+//! through the handle, and only then offers the new connection.
+
+mod core;
+mod declared;
+mod handle;
+mod options;
+mod session;
+mod shutdown;
+mod state;
+
+pub use handle::AceMq;
+pub use options::ConnectOptions;
+pub use shutdown::Shutdown;
+pub use state::ConnectionState;
+
+pub(crate) use core::Core;

@@ -1,0 +1,206 @@
+//! The options of a consumer, and its start.
+
+use std::{fmt, sync::Arc};
+
+use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
+
+use super::{
+    Consumer, Handler, RetryPolicy,
+    consumer::{ConsumerState, Mode},
+    counters::Counters,
+    subscription::Runner,
+    worker::{Process, Typed, Worker},
+};
+use crate::{
+    connection::{AceMq, Core, Shutdown},
+    error::{Error, Result},
+    message::{Decoder, Headers, JsonCodec},
+    topology::{check_name, standard},
+    transport::Subscribe,
+};
+
+/// Options of a consumer; see [`AceMq::consumer`].
+#[must_use = "a consumer does nothing until `start` is called"]
+pub struct ConsumerBuilder<T> {
+    core: Arc<Core>,
+    queue: String,
+    decoder: Arc<dyn Decoder<T>>,
+    prefetch: u16,
+    concurrency: usize,
+    policy: RetryPolicy,
+    exclusive: bool,
+}
+
+impl AceMq {
+    /// Starts the options of a consumer of JSON payloads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use acemq::{AceMq, Message, Queue, Topology};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), acemq::Error> {
+    /// let mq = AceMq::connect("memory://").await?;
+    /// mq.declare(&Topology::new().queue(Queue::new("greetings"))).await?;
+    /// let (seen, mut greetings) = tokio::sync::mpsc::unbounded_channel();
+    /// let consumer = mq
+    ///     .consumer::<String>("greetings")
+    ///     .start(move |message: Message<String>| {
+    ///         let seen = seen.clone();
+    ///         async move {
+    ///             seen.send(message.into_payload())?;
+    ///             Ok(())
+    ///         }
+    ///     })
+    ///     .await?;
+    ///
+    /// mq.publisher::<String>("", "greetings").send(&"hello".to_owned()).await?;
+    /// assert_eq!(greetings.recv().await.as_deref(), Some("hello"));
+    /// consumer.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn consumer<T: DeserializeOwned>(&self, queue: impl Into<String>) -> ConsumerBuilder<T> {
+        self.consumer_with(queue, JsonCodec)
+    }
+
+    /// Starts the options of a consumer with a decoder of its own.
+    pub fn consumer_with<T>(
+        &self,
+        queue: impl Into<String>,
+        decoder: impl Decoder<T>,
+    ) -> ConsumerBuilder<T> {
+        ConsumerBuilder {
+            core: Arc::clone(self.core()),
+            queue: queue.into(),
+            decoder: Arc::new(decoder),
+            prefetch: 50,
+            concurrency: 1,
+            policy: RetryPolicy::default(),
+            exclusive: false,
+        }
+    }
+}
+
+impl<T: Send + 'static> ConsumerBuilder<T> {
+    /// Sets how many messages the broker sends ahead. From 1; it must cover the concurrency.
+    /// Default: 50.
+    ///
+    /// More hides the network's latency; less spreads work more evenly over consumers.
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages;
+        self
+    }
+
+    /// Sets how many handlers run at a time. From 1. Default: 1, which keeps the queue's order
+    /// as long as nothing fails.
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.concurrency = handlers;
+        self
+    }
+
+    /// Sets when a failed message is tried again. Default: 5 attempts, 1 s to 60 s apart.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Lets no other consumer take from the queue; a second one fails to start. Default: shared.
+    ///
+    /// Classic queues only: a quorum queue ignores it (RabbitMQ's guide to quorum queues, feature
+    /// comparison). There, declare the queue with
+    /// [`single_active_consumer`](crate::Queue::single_active_consumer).
+    pub fn exclusive(mut self) -> Self {
+        self.exclusive = true;
+        self
+    }
+
+    /// Declares the queues that failures go to, subscribes, and handles messages until closed.
+    ///
+    /// The queue itself must exist. Once started, the consumer survives every loss: it subscribes
+    /// again, and declares the queue again if it was declared through this handle. Dropping the
+    /// future before it completes starts nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::InvalidOption`] for an option that cannot work, by its name.
+    /// - [`Error::NotFound`] if the queue does not exist.
+    /// - [`Error::TopologyMismatch`] if a set-aside queue exists with other arguments.
+    /// - [`Error::BrokerRefused`] if another consumer has the queue for itself.
+    /// - [`Error::Disconnected`] if there is no connection in time.
+    pub async fn start(self, handler: impl Handler<T>) -> Result<Consumer> {
+        self.check()?;
+        let process = Typed { decoder: Arc::clone(&self.decoder), handler };
+        self.start_processing(Box::new(process)).await
+    }
+
+    async fn start_processing(self, process: Box<dyn Process>) -> Result<Consumer> {
+        let Self { core, queue, .. } = self;
+        if core.closing().is_cancelled() {
+            return Err(Error::Closed);
+        }
+        self.policy.warn_of_uneven_rungs(&queue);
+        let stop = core.closing().child_token();
+        let counters = Arc::<Counters>::default();
+        let (mode, wanted) = watch::channel(Mode::Running);
+        let (state, current) = watch::channel(ConsumerState::Running);
+        let runner = Runner {
+            topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
+            request: Subscribe {
+                queue: queue.clone(),
+                tag: format!("{}-{}", core.options().client_name, Uuid::new_v4()),
+                prefetch: self.prefetch,
+                exclusive: self.exclusive,
+                arguments: Headers::new(),
+            },
+            worker: Arc::new(Worker {
+                core: Arc::clone(&core),
+                queue: queue.clone(),
+                policy: self.policy,
+                process,
+                counters: Arc::clone(&counters),
+                stop: stop.clone(),
+            }),
+            places: Arc::new(Semaphore::new(self.concurrency)),
+            mode: wanted,
+            state,
+            stop: stop.clone(),
+        };
+        let first = runner.subscribe().await?;
+        let (end, ended) = watch::channel(None);
+        core.tasks().spawn(async move {
+            let abandoned = runner.run(first).await;
+            end.send_replace(Some(Shutdown { abandoned }));
+        });
+        Ok(Consumer::new(queue, counters, mode, current, ended, stop))
+    }
+
+    fn check(&self) -> Result<()> {
+        check_name("queue", &self.queue)?;
+        if self.prefetch == 0 {
+            return Err(Error::invalid("prefetch", 0, "would be no limit at all; use 1 or more"));
+        }
+        if self.concurrency == 0 {
+            return Err(Error::invalid("concurrency", 0, "would handle nothing; use 1 or more"));
+        }
+        if self.concurrency > usize::from(self.prefetch) {
+            let reason = format!("is over the prefetch of {}, which limits it", self.prefetch);
+            return Err(Error::invalid("concurrency", self.concurrency, reason));
+        }
+        self.policy.validate()
+    }
+}
+
+impl<T> fmt::Debug for ConsumerBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerBuilder")
+            .field("queue", &self.queue)
+            .field("prefetch", &self.prefetch)
+            .field("concurrency", &self.concurrency)
+            .field("retry", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! The handle of a running consumer.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{ConsumerStats, counters::Counters};
+use crate::connection::Shutdown;
+
+/// What a consumer does at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConsumerState {
+    /// It is subscribed.
+    Running,
+    /// It was paused.
+    Paused,
+    /// It is not subscribed, with the reason, and tries again.
+    Waiting(String),
+    /// It was closed.
+    Closed,
+}
+
+/// What its owner wants a consumer to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Running,
+    Paused,
+}
+
+/// A running consumer; see [`AceMq::consumer`](crate::AceMq::consumer).
+///
+/// Dropping it stops the consumer in the background, as [`close`](Self::close) does in the
+/// foreground: keep it as long as messages should be handled.
+#[derive(Debug)]
+#[must_use = "dropping a consumer stops it"]
+pub struct Consumer {
+    queue: String,
+    counters: Arc<Counters>,
+    mode: watch::Sender<Mode>,
+    state: watch::Receiver<ConsumerState>,
+    ended: watch::Receiver<Option<Shutdown>>,
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
+}
+
+impl Consumer {
+    pub(super) fn new(
+        queue: String,
+        counters: Arc<Counters>,
+        mode: watch::Sender<Mode>,
+        state: watch::Receiver<ConsumerState>,
+        ended: watch::Receiver<Option<Shutdown>>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { queue, counters, mode, state, ended, _stop_on_drop: stop.clone().drop_guard(), stop }
+    }
+
+    /// Returns the queue that is consumed.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Returns what the consumer does at the moment.
+    #[must_use]
+    pub fn state(&self) -> ConsumerState {
+        self.state.borrow().clone()
+    }
+
+    /// Returns the counts since the start.
+    #[must_use]
+    pub fn stats(&self) -> ConsumerStats {
+        self.counters.snapshot()
+    }
+
+    /// Stops taking messages until [`resume`](Self::resume). Messages that were sent ahead go
+    /// back to the queue; running handlers finish.
+    pub fn pause(&self) {
+        self.mode.send_replace(Mode::Paused);
+    }
+
+    /// Takes messages again.
+    pub fn resume(&self) {
+        self.mode.send_replace(Mode::Running);
+    }
+
+    /// Stops in good order: takes no more messages, gives back those not started, and waits for
+    /// running handlers at most
+    /// [`shutdown_timeout`](crate::ConnectOptions::shutdown_timeout).
+    ///
+    /// Closing twice is harmless. Dropping the future leaves the rest to the background.
+    pub async fn close(&self) -> Shutdown {
+        self.stop.cancel();
+        let mut ended = self.ended.clone();
+        let shutdown = ended.wait_for(Option::is_some).await.ok().and_then(|ended| *ended);
+        shutdown.unwrap_or(Shutdown { abandoned: 0 })
+    }
+}

@@ -1,0 +1,247 @@
+//! One delivery, from its arrival to its settlement.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RetryPolicy,
+    counters::{Counter, Counters},
+    decide::{Outcome, Step, decide},
+    handler::Handler,
+    set_aside::{publish_copy, set_aside},
+};
+use crate::{
+    connection::Core,
+    error::{Error, Result, with_causes},
+    message::{Decoder, Envelope, Message, Received},
+    topology::standard,
+    transport::{Delivery, Settle},
+};
+
+/// How long a message is held before it goes back when its copy did not land, so that a broken
+/// target does not make a loop at full speed.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// What every delivery of one consumer shares.
+pub(super) struct Worker {
+    pub(super) core: Arc<Core>,
+    pub(super) queue: String,
+    pub(super) policy: RetryPolicy,
+    pub(super) process: Box<dyn Process>,
+    pub(super) counters: Arc<Counters>,
+    /// Cuts waits short when the consumer stops.
+    pub(super) stop: CancellationToken,
+}
+
+/// The typed part of handling a message, behind a type that is the same for all.
+pub(super) trait Process: Send + Sync + 'static {
+    /// Decodes and handles; never panics.
+    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome>;
+}
+
+/// A decoder and a handler for payloads of type `T`.
+pub(super) struct Typed<T, H> {
+    pub(super) decoder: Arc<dyn Decoder<T>>,
+    pub(super) handler: H,
+}
+
+impl<T: Send + 'static, H: Handler<T>> Process for Typed<T, H> {
+    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome> {
+        let handling = async move {
+            let content_type = received.properties.content_type.as_deref();
+            if !self.decoder.accepts(content_type) {
+                let found = content_type.unwrap_or_default();
+                return Outcome::Undecodable(format!("content type `{found}` is not accepted"));
+            }
+            let payload = match self.decoder.decode(&received.body) {
+                Ok(payload) => payload,
+                Err(error) => return Outcome::Undecodable(with_causes(&*error)),
+            };
+            match self.handler.handle(Message::new(payload, received)).await {
+                Ok(()) => Outcome::Ack,
+                Err(error) => error.into_outcome(),
+            }
+        };
+        AssertUnwindSafe(handling)
+            .catch_unwind()
+            .map(|answer| answer.unwrap_or_else(|panic| Outcome::Panic(panic_text(&*panic))))
+            .boxed()
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", text.unwrap_or("no text"))
+}
+
+impl Worker {
+    /// Handles a delivery. `place` is its share of the concurrency, given back before any wait.
+    pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
+        self.counters.received.add();
+        let (received, settle) = self.receive(delivery);
+        let outcome = {
+            let _running = self.counters.in_flight.enter();
+            self.process.process(Arc::clone(&received)).await
+        };
+        let step = self.decide(outcome, &received.envelope);
+        if step != Step::Ack {
+            drop(place);
+        }
+        self.carry_out(step, &received, settle).await;
+    }
+
+    fn receive(&self, delivery: Delivery) -> (Arc<Received>, Box<dyn Settle>) {
+        let now_ms = self.core.clock().now_ms();
+        let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
+        let envelope = Envelope::from_properties(&properties, &routing_key, now_ms);
+        let queue = self.queue.clone();
+        let received =
+            Received { queue, exchange, routing_key, redelivered, envelope, properties, body };
+        (Arc::new(received), settle)
+    }
+
+    fn decide(&self, outcome: Outcome, envelope: &Envelope) -> Step {
+        let attempt = u32::try_from(envelope.attempt()).unwrap_or(1);
+        let age = envelope.first_seen_ms().map(|first_seen| {
+            let age = self.core.clock().now_ms().saturating_sub(first_seen);
+            Duration::from_millis(u64::try_from(age).unwrap_or(0))
+        });
+        decide(outcome, attempt, age, &self.policy, &self.queue)
+    }
+
+    async fn carry_out(&self, step: Step, original: &Received, settle: Box<dyn Settle>) {
+        match step {
+            Step::Ack => self.ack(settle, &self.counters.acked).await,
+            Step::RetryInBroker { rung, delay } => {
+                self.retry_in_broker(&rung, delay, original, settle).await;
+            }
+            Step::RetryInConsumer(delay) => {
+                let delay = self.policy.jittered(delay, fastrand::f64());
+                self.retry_in_consumer(delay, original, settle).await;
+            }
+            Step::Defer(delay) => {
+                let same = original.envelope.clone();
+                self.again_after(delay, same, original, settle, &self.counters.deferred).await;
+            }
+            Step::DeadLetter(error) => {
+                let target = standard::dead_letter_name(&self.queue);
+                let counter = &self.counters.dead_lettered;
+                self.set_aside(&target, &error, original, settle, counter).await;
+            }
+            Step::Park(error) => {
+                let target = standard::parked_name(&self.queue);
+                self.set_aside(&target, &error, original, settle, &self.counters.parked).await;
+            }
+        }
+    }
+
+    async fn retry_in_broker(
+        &self,
+        rung: &str,
+        delay: Duration,
+        original: &Received,
+        settle: Box<dyn Settle>,
+    ) {
+        let next = original.envelope.next_attempt();
+        match publish_copy(&self.core, original, &next, rung).await {
+            Err(Error::Unroutable { .. }) => {
+                tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
+                self.counters.rung_missing.add();
+                self.retry_in_consumer(delay, original, settle).await;
+            }
+            copied => self.finish(copied, rung, settle, &self.counters.retried).await,
+        }
+    }
+
+    async fn retry_in_consumer(
+        &self,
+        delay: Duration,
+        original: &Received,
+        settle: Box<dyn Settle>,
+    ) {
+        let next = original.envelope.next_attempt();
+        self.again_after(delay, next, original, settle, &self.counters.retried).await;
+    }
+
+    /// Holds the delivery, then publishes the copy to its own queue. A stop gives it back.
+    async fn again_after(
+        &self,
+        delay: Duration,
+        envelope: Envelope,
+        original: &Received,
+        settle: Box<dyn Settle>,
+        counter: &Counter,
+    ) {
+        if !self.wait(delay).await {
+            return self.give_back(settle).await;
+        }
+        let copied = publish_copy(&self.core, original, &envelope, &self.queue).await;
+        self.finish(copied, &self.queue, settle, counter).await;
+    }
+
+    async fn set_aside(
+        &self,
+        target: &str,
+        error: &str,
+        original: &Received,
+        settle: Box<dyn Settle>,
+        counter: &Counter,
+    ) {
+        let id = original.envelope.id();
+        tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
+        let copied = set_aside(&self.core, original, error, target).await;
+        self.finish(copied, target, settle, counter).await;
+    }
+
+    /// Acknowledges the original if its copy landed, else gives it back.
+    async fn finish(
+        &self,
+        copied: Result<()>,
+        target: &str,
+        settle: Box<dyn Settle>,
+        counter: &Counter,
+    ) {
+        match copied {
+            Ok(()) => self.ack(settle, counter).await,
+            Err(error) => {
+                let error = with_causes(&error);
+                tracing::error!(queue = self.queue, target, error, "the copy did not land");
+                self.counters.set_aside_failed.add();
+                self.wait(HOLD).await;
+                self.give_back(settle).await;
+            }
+        }
+    }
+
+    /// Waits; false if the consumer stops first.
+    async fn wait(&self, delay: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(delay) => true,
+            () = self.stop.cancelled() => false,
+        }
+    }
+
+    async fn ack(&self, settle: Box<dyn Settle>, counter: &Counter) {
+        match settle.ack().await {
+            Ok(()) => counter.add(),
+            Err(error) => self.settled_too_late(&error),
+        }
+    }
+
+    async fn give_back(&self, settle: Box<dyn Settle>) {
+        if let Err(error) = settle.nack(true).await {
+            self.settled_too_late(&error);
+        }
+    }
+
+    fn settled_too_late(&self, error: &Error) {
+        tracing::debug!(queue = self.queue, %error, "too late to settle; the broker delivers again");
+        self.counters.settle_failed.add();
+    }
+}

@@ -1,0 +1,229 @@
+//! Declaring and deleting ("Queues": property equivalence; "Exchanges").
+
+use super::{
+    broker::{LinkId, QueueId, State},
+    exchange::Exchange,
+    queue::{Declared, Queue},
+    reply,
+    settings::{MODELLED, Settings},
+    stored::type_name,
+};
+use crate::{
+    error::{Error, Result},
+    message::HeaderValue,
+    topology::{self, Binding, ExchangeKind, Topology},
+    transport::QueueInfo,
+};
+
+impl State {
+    /// Declares a topology in the order exchanges, queues, bindings; stops at the first refusal.
+    pub(super) fn declare(&mut self, link: LinkId, topology: &Topology) -> Result<()> {
+        self.check_open(link)?;
+        topology.exchanges.iter().try_for_each(|exchange| self.declare_exchange(exchange))?;
+        topology.queues.iter().try_for_each(|queue| self.declare_queue(link, queue))?;
+        topology.bindings.iter().try_for_each(|binding| self.bind(link, binding))
+    }
+
+    fn declare_exchange(&mut self, wanted: &topology::Exchange) -> Result<()> {
+        let name = wanted.name.as_str();
+        if name.is_empty() {
+            return Err(reply::access_refused("operation not permitted on the default exchange"));
+        }
+        if wanted.kind == ExchangeKind::Headers {
+            return Err(reply::unsupported("headers exchanges"));
+        }
+        if let Some((argument, _)) = wanted.arguments.iter().next() {
+            return Err(reply::unsupported(format!("exchange argument `{argument}`")));
+        }
+        let Some(found) = self.exchanges.get(name) else {
+            check_reserved("exchange", name)?;
+            let exchange = Exchange::new(wanted.kind, wanted.durable, wanted.auto_delete);
+            self.exchanges.insert(name.to_owned(), exchange);
+            return Ok(());
+        };
+        let object = Object { kind: "exchange", name };
+        object.same("type", wanted.kind.as_str(), found.kind.as_str())?;
+        object.same("durable", wanted.durable, found.durable)?;
+        object.same("auto_delete", wanted.auto_delete, found.auto_delete)
+    }
+
+    fn declare_queue(&mut self, link: LinkId, wanted: &topology::Queue) -> Result<()> {
+        let settings = Settings::read(wanted);
+        if let Err(unsupported @ Error::Unsupported { .. }) = settings {
+            return Err(unsupported);
+        }
+        let declared = Declared {
+            // An exclusive queue goes with its connection: RabbitMQ never calls it durable.
+            durable: wanted.durable && !wanted.exclusive,
+            auto_delete: wanted.auto_delete,
+            owner: wanted.exclusive.then_some(link),
+            arguments: wanted.arguments.clone(),
+        };
+        let now = self.now;
+        if let Some(found) = self.queues.get_mut(&wanted.name) {
+            check_equivalent(&wanted.name, &declared, &found.declared)?;
+            if !found.is_quorum() {
+                found.used_at = now;
+            }
+            self.schedule(&wanted.name);
+            return Ok(());
+        }
+        check_reserved("queue", &wanted.name)?;
+        let id = QueueId(self.next_id());
+        let queue = Queue::new(id, declared, settings?, now);
+        self.queues.insert(wanted.name.clone(), queue);
+        self.schedule(&wanted.name);
+        Ok(())
+    }
+
+    fn bind(&mut self, link: LinkId, binding: &Binding) -> Result<()> {
+        let Binding { queue, exchange, routing_key } = binding;
+        if exchange.is_empty() {
+            return Err(reply::access_refused("operation not permitted on the default exchange"));
+        }
+        self.check_owner(link, queue)?;
+        let Some(from) = self.exchanges.get_mut(exchange) else {
+            return Err(reply::no_exchange(exchange));
+        };
+        if !self.queues.contains_key(queue) {
+            return Err(reply::no_queue(queue));
+        }
+        from.bind(queue, routing_key);
+        Ok(())
+    }
+
+    /// Looks a queue up, which counts as using a classic queue, as on RabbitMQ.
+    pub(super) fn inspect(&mut self, link: LinkId, name: &str) -> Result<Option<QueueInfo>> {
+        self.check_open(link)?;
+        self.check_owner(link, name)?;
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(name) else { return Ok(None) };
+        if !queue.is_quorum() {
+            queue.used_at = now;
+        }
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let info = QueueInfo {
+            messages: count(queue.ready.len()),
+            consumers: count(queue.consumers.len()),
+        };
+        self.schedule(name);
+        Ok(Some(info))
+    }
+
+    pub(super) fn delete_queue(&mut self, link: LinkId, name: &str) -> Result<()> {
+        self.check_open(link)?;
+        self.check_owner(link, name)?;
+        self.remove_queue(name);
+        Ok(())
+    }
+
+    /// Removes a queue with its messages, which are not dead-lettered, its bindings and consumers.
+    pub(super) fn remove_queue(&mut self, name: &str) {
+        let Some(queue) = self.queues.remove(name) else { return };
+        if let Some(at) = queue.scheduled {
+            self.timetable.remove(&(at, name.to_owned()));
+        }
+        self.exchanges.retain(|_, exchange| !exchange.unbind_queue(name));
+        self.end_consumers(&queue.consumers, || reply::queue_deleted(name));
+    }
+
+    /// Refuses another connection's exclusive queue.
+    pub(super) fn check_owner(&self, link: LinkId, name: &str) -> Result<()> {
+        let owner = self.queues.get(name).and_then(|queue| queue.declared.owner);
+        if owner.is_some_and(|owner| owner != link) {
+            return Err(reply::locked(name));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses new names that belong to the broker.
+fn check_reserved(object: &str, name: &str) -> Result<()> {
+    if name.starts_with("amq.") {
+        let what = format!("{object} name '{name}' contains reserved prefix 'amq.*'");
+        return Err(reply::access_refused(what));
+    }
+    Ok(())
+}
+
+/// Compares a declaration with what exists, property by property in RabbitMQ's order.
+fn check_equivalent(name: &str, wanted: &Declared, found: &Declared) -> Result<()> {
+    if wanted.owner != found.owner {
+        return Err(reply::locked(name));
+    }
+    let object = Object { kind: "queue", name };
+    object.same("durable", wanted.durable, found.durable)?;
+    object.same("auto_delete", wanted.auto_delete, found.auto_delete)?;
+    MODELLED.iter().try_for_each(|argument| {
+        let pair = (wanted.arguments.get(argument), found.arguments.get(argument));
+        object.same_argument(argument, pair.0, pair.1)
+    })
+}
+
+/// Something declared, for the error that says how it differs.
+struct Object<'a> {
+    kind: &'static str,
+    name: &'a str,
+}
+
+impl Object<'_> {
+    fn same<T: PartialEq + std::fmt::Display>(
+        &self,
+        property: &str,
+        wanted: T,
+        found: T,
+    ) -> Result<()> {
+        if wanted == found {
+            return Ok(());
+        }
+        Err(self.mismatch(property, format!("'{wanted}'"), format!("'{found}'")))
+    }
+
+    /// Compares an argument: integers by value, whatever their width; absent and present differ,
+    /// except that `classic` is what a queue without a type is.
+    fn same_argument(
+        &self,
+        argument: &str,
+        wanted: Option<&HeaderValue>,
+        found: Option<&HeaderValue>,
+    ) -> Result<()> {
+        let (wanted, found) = match (wanted, found) {
+            (Some(wanted), Some(found)) if is_equal(wanted, found) => return Ok(()),
+            (Some(wanted), Some(found)) => (plain(wanted), plain(found)),
+            (None, None) => return Ok(()),
+            (Some(only), None) | (None, Some(only))
+                if argument == "x-queue-type" && only.as_str() == Some("classic") =>
+            {
+                return Ok(());
+            }
+            (Some(wanted), None) => (typed(wanted), "none".to_owned()),
+            (None, Some(found)) => ("none".to_owned(), typed(found)),
+        };
+        Err(self.mismatch(argument, wanted, found))
+    }
+
+    fn mismatch(&self, argument: &str, wanted: String, found: String) -> Error {
+        Error::TopologyMismatch {
+            object: self.kind.to_owned(),
+            name: self.name.to_owned(),
+            argument: argument.to_owned(),
+            wanted,
+            found,
+        }
+    }
+}
+
+fn is_equal(one: &HeaderValue, other: &HeaderValue) -> bool {
+    match (one.as_i64(), other.as_i64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+fn plain(value: &HeaderValue) -> String {
+    format!("'{}'", value.lenient_text().unwrap_or_default())
+}
+
+fn typed(value: &HeaderValue) -> String {
+    format!("{} of type '{}'", plain(value), type_name(value))
+}

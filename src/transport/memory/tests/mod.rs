@@ -1,0 +1,1 @@
+//! The broker's rules, one file per idea.

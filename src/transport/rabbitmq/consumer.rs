@@ -1,0 +1,194 @@
+//! Consuming channels: each subscription and each pull has one of its own.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use lapin::{
+    Channel,
+    options::{
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicGetOptions,
+        BasicNackOptions, BasicQosOptions,
+    },
+    types::ShortString,
+};
+
+use super::{
+    convert::{from_amqp, short, table},
+    failure,
+    link::close_channel,
+};
+use crate::{
+    error::{Error, Result},
+    transport::{Delivery, Pull, Settle, Subscribe, Subscription, SubscriptionControl},
+};
+
+pub(super) async fn subscribe(channel: Channel, request: Subscribe) -> Result<Subscription> {
+    let queue = short("queue", &request.queue)?;
+    let tag = short("consumer tag", &request.tag)?;
+    let arguments = table(&request.arguments)?;
+    let options =
+        BasicConsumeOptions { exclusive: request.exclusive, ..BasicConsumeOptions::default() };
+    let control =
+        Arc::new(Control { channel, tag: tag.clone(), cancelled: AtomicBool::new(false) });
+    let failed = |error: lapin::Error| failure::of_operation(&error);
+    let channel = &control.channel;
+    channel.basic_qos(request.prefetch, BasicQosOptions::default()).await.map_err(failed)?;
+    let consumer = channel.basic_consume(queue, tag, options, arguments).await.map_err(failed)?;
+
+    let deliveries = {
+        let channel = channel.clone();
+        consumer.map(move |next| match next {
+            Ok(delivery) => Ok(received(&channel, delivery)),
+            Err(error) => Err(failure::of_operation(&error)),
+        })
+    };
+    // lapin ends the stream alike after our cancel and after the broker's: tell them apart.
+    let end = {
+        let control = Arc::clone(&control);
+        stream::once(async move { control.ended_by_the_broker(&request.queue) })
+            .filter_map(std::future::ready)
+    };
+    Ok(Subscription { deliveries: until_the_first_error(deliveries.chain(end)).boxed(), control })
+}
+
+/// Ends a stream after its first error.
+fn until_the_first_error(
+    deliveries: impl stream::Stream<Item = Result<Delivery>> + Send + 'static,
+) -> impl stream::Stream<Item = Result<Delivery>> + Send + 'static {
+    deliveries.scan(false, |failed, next| {
+        let item = (!*failed).then(|| {
+            *failed = next.is_err();
+            next
+        });
+        std::future::ready(item)
+    })
+}
+
+fn received(channel: &Channel, delivery: lapin::message::Delivery) -> Delivery {
+    Delivery {
+        exchange: delivery.exchange.as_str().to_owned(),
+        routing_key: delivery.routing_key.as_str().to_owned(),
+        redelivered: delivery.redelivered,
+        properties: from_amqp(&delivery.properties),
+        body: delivery.data.into(),
+        settle: Box::new(Tag { channel: channel.clone(), tag: delivery.delivery_tag }),
+    }
+}
+
+struct Control {
+    channel: Channel,
+    tag: ShortString,
+    cancelled: AtomicBool,
+}
+
+impl Control {
+    fn ended_by_the_broker(&self, queue: &str) -> Option<Result<Delivery>> {
+        (!self.cancelled.load(Ordering::Acquire)).then(|| {
+            Err(Error::NotFound {
+                reason: format!("the broker cancelled the consumer: queue `{queue}` is gone"),
+            })
+        })
+    }
+}
+
+impl SubscriptionControl for Control {
+    fn cancel(&self) -> BoxFuture<'_, Result<()>> {
+        self.cancelled.store(true, Ordering::Release);
+        async move {
+            self.channel
+                .basic_cancel(self.tag.clone(), BasicCancelOptions::default())
+                .await
+                .map_err(|error| failure::of_operation(&error))
+        }
+        .boxed()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.cancelled.store(true, Ordering::Release);
+        close_channel(&self.channel).boxed()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        close_in_background(&self.channel);
+    }
+}
+
+/// The right to settle one delivery, on the channel that delivered it and on no other: a later
+/// channel of the same number refuses it.
+#[derive(Debug)]
+struct Tag {
+    channel: Channel,
+    tag: u64,
+}
+
+impl Settle for Tag {
+    fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        async move {
+            self.channel
+                .basic_ack(self.tag, BasicAckOptions::default())
+                .await
+                .map_err(|error| failure::interrupted(&error))
+        }
+        .boxed()
+    }
+
+    fn nack(self: Box<Self>, requeue: bool) -> BoxFuture<'static, Result<()>> {
+        async move {
+            self.channel
+                .basic_nack(self.tag, BasicNackOptions { multiple: false, requeue })
+                .await
+                .map_err(|error| failure::interrupted(&error))
+        }
+        .boxed()
+    }
+}
+
+pub(super) fn pull(channel: Channel, queue: &str) -> Result<Box<dyn Pull>> {
+    Ok(Box::new(PullChannel { queue: short("queue", queue)?, channel }))
+}
+
+struct PullChannel {
+    channel: Channel,
+    queue: ShortString,
+}
+
+impl Pull for PullChannel {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Delivery>>> {
+        async move {
+            let found = self
+                .channel
+                .basic_get(self.queue.clone(), BasicGetOptions::default())
+                .await
+                .map_err(|error| failure::of_operation(&error))?;
+            Ok(found.map(|message| received(&self.channel, message.delivery)))
+        }
+        .boxed()
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
+        let channel = self.channel.clone();
+        async move { close_channel(&channel).await }.boxed()
+    }
+}
+
+impl Drop for PullChannel {
+    fn drop(&mut self) {
+        close_in_background(&self.channel);
+    }
+}
+
+/// Closes a channel from a destructor, which must not block.
+fn close_in_background(channel: &Channel) {
+    if !channel.status().connected() {
+        return;
+    }
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        let channel = channel.clone();
+        runtime.spawn(async move { close_channel(&channel).await });
+    }
+}

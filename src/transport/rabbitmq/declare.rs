@@ -1,0 +1,80 @@
+//! Declaring topology.
+
+use lapin::{
+    Channel,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
+
+use super::{
+    convert::{short, table},
+    failure,
+};
+use crate::{
+    error::Result,
+    topology::{Binding, Exchange, ExchangeKind, Queue, Topology},
+};
+
+/// Declares exchanges, queues and bindings in this order, and stops at the first refusal.
+pub(super) async fn topology(channel: &Channel, topology: &Topology) -> Result<()> {
+    for declared in &topology.exchanges {
+        exchange(channel, declared).await?;
+    }
+    for declared in &topology.queues {
+        queue(channel, declared).await?;
+    }
+    for declared in &topology.bindings {
+        bind(channel, declared).await?;
+    }
+    Ok(())
+}
+
+async fn exchange(channel: &Channel, exchange: &Exchange) -> Result<()> {
+    let kind = match exchange.kind {
+        ExchangeKind::Direct => lapin::ExchangeKind::Direct,
+        ExchangeKind::Topic => lapin::ExchangeKind::Topic,
+        ExchangeKind::Fanout => lapin::ExchangeKind::Fanout,
+        ExchangeKind::Headers => lapin::ExchangeKind::Headers,
+    };
+    let options = ExchangeDeclareOptions {
+        durable: exchange.durable,
+        auto_delete: exchange.auto_delete,
+        ..ExchangeDeclareOptions::default()
+    };
+    channel
+        .exchange_declare(
+            short("exchange", &exchange.name)?,
+            kind,
+            options,
+            table(&exchange.arguments)?,
+        )
+        .await
+        .map_err(|error| failure::of_operation(&error))
+}
+
+async fn queue(channel: &Channel, queue: &Queue) -> Result<()> {
+    let options = QueueDeclareOptions {
+        durable: queue.durable,
+        exclusive: queue.exclusive,
+        auto_delete: queue.auto_delete,
+        ..QueueDeclareOptions::default()
+    };
+    channel
+        .queue_declare(short("queue", &queue.name)?, options, table(&queue.arguments)?)
+        .await
+        .map(drop)
+        .map_err(|error| failure::of_operation(&error))
+}
+
+async fn bind(channel: &Channel, binding: &Binding) -> Result<()> {
+    channel
+        .queue_bind(
+            short("queue", &binding.queue)?,
+            short("exchange", &binding.exchange)?,
+            short("routing_key", &binding.routing_key)?,
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .map_err(|error| failure::of_operation(&error))
+}

@@ -1,0 +1,250 @@
+//! One live connection to RabbitMQ.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use lapin::{
+    Channel, Connection, Event, ExchangeKind,
+    options::{ExchangeDeclareOptions, QueueDeclareOptions, QueueDeleteOptions},
+    types::FieldTable,
+};
+use tokio::sync::watch;
+
+use super::{consumer, convert::short, declare, failure, publisher::Publishing};
+use crate::{
+    error::{Error, Result},
+    topology::Topology,
+    transport::{Link, LinkStatus, Outgoing, Pull, QueueInfo, Subscribe, Subscription},
+};
+
+/// How long a goodbye may take before the socket is simply dropped.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often the connection is looked at, beside listening to its events.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) struct RabbitMqLink {
+    connection: Arc<Connection>,
+    publishing: Publishing,
+    exchanges: Arc<KnownExchanges>,
+    status: watch::Receiver<LinkStatus>,
+    frame_max: usize,
+}
+
+impl RabbitMqLink {
+    pub(super) fn new(connection: Connection, window: usize) -> Self {
+        let connection = Arc::new(connection);
+        let exchanges = Arc::new(KnownExchanges::default());
+        let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(0);
+        Self {
+            publishing: Publishing::start(Arc::clone(&connection), Arc::clone(&exchanges), window),
+            status: watch_status(&connection),
+            // 8 bytes of each frame are its own; 0 is no limit.
+            frame_max: if frame_max == 0 { usize::MAX } else { frame_max - 8 },
+            connection,
+            exchanges,
+        }
+    }
+
+    async fn channel(&self) -> Result<Channel> {
+        self.connection.create_channel().await.map_err(|error| failure::of_operation(&error))
+    }
+
+    /// Runs one operation on a channel of its own, so that its failure closes nothing else.
+    async fn aside<T>(&self, operation: impl AsyncFnOnce(&Channel) -> Result<T>) -> Result<T> {
+        let channel = self.channel().await?;
+        let result = operation(&channel).await;
+        close_channel(&channel).await;
+        result
+    }
+
+    async fn inspect_queue(&self, queue: &str) -> Result<Option<QueueInfo>> {
+        let name = short("queue", queue)?;
+        let found = self
+            .aside(async |channel| {
+                let passive =
+                    QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+                channel
+                    .queue_declare(name, passive, FieldTable::default())
+                    .await
+                    .map_err(|error| failure::of_operation(&error))
+            })
+            .await;
+        match found {
+            Ok(queue) => Ok(Some(QueueInfo {
+                messages: queue.message_count().into(),
+                consumers: queue.consumer_count().into(),
+            })),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&self, queue: &str) -> Result<()> {
+        let name = short("queue", queue)?;
+        self.aside(async |channel| {
+            channel
+                .queue_delete(name, QueueDeleteOptions::default())
+                .await
+                .map(drop)
+                .map_err(|error| failure::of_operation(&error))
+        })
+        .await
+    }
+}
+
+impl Link for RabbitMqLink {
+    fn publish(&self, message: Outgoing) -> BoxFuture<'static, Result<()>> {
+        if let Err(error) = message.check_frame(self.frame_max) {
+            return std::future::ready(Err(error)).boxed();
+        }
+        let (publishing, exchanges) = (self.publishing.clone(), Arc::clone(&self.exchanges));
+        let connection = Arc::clone(&self.connection);
+        async move {
+            exchanges.ensure(&connection, &message.exchange).await?;
+            publishing.publish(message).await
+        }
+        .boxed()
+    }
+
+    fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>> {
+        async move { consumer::subscribe(self.channel().await?, request).await }.boxed()
+    }
+
+    fn pull(&self, queue: &str) -> BoxFuture<'_, Result<Box<dyn Pull>>> {
+        let queue = queue.to_owned();
+        async move { consumer::pull(self.channel().await?, &queue) }.boxed()
+    }
+
+    fn declare(&self, topology: &Topology) -> BoxFuture<'_, Result<()>> {
+        let topology = topology.clone();
+        async move { self.aside(async |channel| declare::topology(channel, &topology).await).await }
+            .boxed()
+    }
+
+    fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {
+        let queue = queue.to_owned();
+        async move { self.inspect_queue(&queue).await }.boxed()
+    }
+
+    fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>> {
+        let queue = queue.to_owned();
+        async move { self.delete(&queue).await }.boxed()
+    }
+
+    fn status(&self) -> watch::Receiver<LinkStatus> {
+        self.status.clone()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        async move {
+            let goodbye = self.connection.close(200, "OK".into());
+            if tokio::time::timeout(CLOSE_WITHIN, goodbye).await.is_err() {
+                tracing::warn!("the broker did not answer the close; dropping the connection");
+            }
+        }
+        .boxed()
+    }
+}
+
+impl fmt::Debug for RabbitMqLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqLink")
+            .field("status", &*self.status.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Closes a channel; what went wrong with it by then no longer matters.
+pub(super) async fn close_channel(channel: &Channel) {
+    if channel.status().connected() {
+        let _ = channel.close(200, "OK".into()).await;
+    }
+}
+
+/// Follows the connection's events until it is lost.
+fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
+    let (status, receiver) = watch::channel(LinkStatus::Open);
+    let mut events = Box::pin(connection.events_listener());
+    let connection = Arc::downgrade(connection);
+    tokio::spawn(async move {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                _ = look.tick() => {
+                    // An event can be missed, for instance at the end of the runtime's I/O thread.
+                    if is_connected(&connection) {
+                        continue;
+                    }
+                    None
+                }
+            };
+            match event {
+                Some(Event::ConnectionBlocked(reason)) => {
+                    status.send_replace(LinkStatus::Blocked(reason));
+                }
+                Some(Event::ConnectionUnblocked) => {
+                    status.send_replace(LinkStatus::Open);
+                }
+                // lapin reports the error of a channel here too; the connection then goes on.
+                Some(Event::Error(_)) if is_connected(&connection) => {}
+                Some(Event::Error(error)) => {
+                    status.send_replace(LinkStatus::Lost(error.to_string()));
+                    return;
+                }
+                Some(_) => {}
+                None => {
+                    status.send_replace(LinkStatus::Lost("the connection was closed".into()));
+                    return;
+                }
+            }
+        }
+    });
+    receiver
+}
+
+fn is_connected(connection: &Weak<Connection>) -> bool {
+    connection.upgrade().is_some_and(|connection| connection.status().connected())
+}
+
+/// The exchanges that are known to exist on this connection.
+///
+/// A publish to a missing exchange closes its channel and takes every other publish in flight
+/// with it. So an exchange is looked up, on a channel of its own, before the first publish to it;
+/// one that is deleted later costs its neighbours one interruption, not one per attempt.
+#[derive(Default)]
+pub(super) struct KnownExchanges(Mutex<HashSet<String>>);
+
+impl KnownExchanges {
+    async fn ensure(&self, connection: &Connection, exchange: &str) -> Result<()> {
+        // The default exchange always exists.
+        if exchange.is_empty() || self.lock().contains(exchange) {
+            return Ok(());
+        }
+        let name = short("exchange", exchange)?;
+        let channel =
+            connection.create_channel().await.map_err(|error| failure::of_operation(&error))?;
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let found = channel
+            .exchange_declare(name, ExchangeKind::Direct, passive, FieldTable::default())
+            .await;
+        close_channel(&channel).await;
+        found.map_err(|error| failure::of_operation(&error))?;
+        self.lock().insert(exchange.to_owned());
+        Ok(())
+    }
+
+    pub(super) fn forget(&self, exchange: &str) {
+        self.lock().remove(exchange);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
