@@ -74,18 +74,23 @@ fn retry(
     policy: &RetryPolicy,
     queue: &str,
 ) -> Step {
-    let Some(scheduled) = policy.delay_after(attempt) else {
-        return Step::DeadLetter(format!("exhausted {attempt} attempts: {reason}"));
+    let scheduled = policy.delay_after(attempt).filter(|_| policy.retries(attempt, age));
+    let Some(scheduled) = scheduled else {
+        return Step::DeadLetter(format!("{}: {reason}", given_up(attempt, policy)));
     };
-    if let Some(limit) = policy.age_limit().filter(|_| policy.is_too_old(age)) {
-        let error = format!("exceeded the maximum message age of {limit:?}: {reason}");
-        return Step::DeadLetter(error);
-    }
     let delay = after.unwrap_or(scheduled);
     let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay)).flatten();
     match rung {
         Some(delay) => Step::RetryInBroker { rung: standard::retry_rung_name(queue, delay), delay },
         None => Step::RetryInConsumer(delay),
+    }
+}
+
+/// Why a message is not tried again; spent attempts are named before the age.
+fn given_up(attempt: u32, policy: &RetryPolicy) -> String {
+    match policy.age_limit().filter(|_| attempt < policy.max_attempts()) {
+        Some(limit) => format!("exceeded the maximum message age of {limit:?}"),
+        None => format!("exhausted {attempt} attempts"),
     }
 }
 

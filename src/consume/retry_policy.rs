@@ -203,11 +203,8 @@ impl RetryPolicy {
     /// Whether a message that failed in this attempt, at this age, is tried again. An unknown age
     /// counts as young.
     pub(crate) fn retries(&self, attempt: u32, age: Option<Duration>) -> bool {
-        attempt < self.max_attempts && !self.is_too_old(age)
-    }
-
-    pub(crate) fn is_too_old(&self, age: Option<Duration>) -> bool {
-        self.age_limit().zip(age).is_some_and(|(limit, age)| age >= limit)
+        let too_old = self.age_limit().zip(age).is_some_and(|(limit, age)| age >= limit);
+        attempt < self.max_attempts && !too_old
     }
 
     /// Whether a wait is long enough for a queue of its own.

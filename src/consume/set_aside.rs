@@ -30,10 +30,8 @@ pub(super) async fn publish_copy(
         routing_key: queue.to_owned(),
         mandatory: true,
         properties: Properties {
-            headers: envelope.to_headers(),
-            message_id: Some(envelope.id().to_owned()),
             persistent: true,
-            ..original.properties.for_republish()
+            ..original.properties.for_republish().carrying(envelope)
         },
         body: original.body.clone(),
     };

@@ -15,6 +15,10 @@ mod random_tables;
 mod received;
 mod replay_stamp;
 mod routing_slip;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for pipelines and routing slips, which are still to come")
+)]
 mod slip;
 #[cfg(test)]
 pub(crate) mod vectors;
@@ -30,6 +34,11 @@ pub use routing_slip::RoutingSlip;
 pub(crate) use names::header;
 pub(crate) use properties::Properties;
 pub(crate) use received::Received;
-pub(crate) use replay_stamp::Attempts;
-pub(crate) use routing_slip::check_step_name;
-pub(crate) use slip::Slip;
+#[cfg_attr(
+    not(test),
+    expect(
+        unused_imports,
+        reason = "for replay, pipelines and routing slips, which are still to come"
+    )
+)]
+pub(crate) use {replay_stamp::Attempts, routing_slip::check_step_name, slip::Slip};

@@ -27,17 +27,6 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// The properties of a message of this crate's own: persistent, `message_id` always set.
-    pub(crate) fn of(envelope: &Envelope, content_type: &str) -> Self {
-        Self {
-            headers: envelope.to_headers(),
-            message_id: Some(envelope.id().to_owned()),
-            content_type: Some(content_type.to_owned()),
-            persistent: true,
-            ..Self::default()
-        }
-    }
-
     /// The properties for a copy that this library publishes for somebody else's message.
     ///
     /// `expiration` is dropped, since the broker would take the smaller of it and the queue's
@@ -45,6 +34,11 @@ impl Properties {
     /// headers are the caller's to fill in.
     pub(crate) fn for_republish(&self) -> Self {
         Self { headers: Headers::new(), expiration: None, user_id: None, ..self.clone() }
+    }
+
+    /// Writes an envelope into the headers and the message id, which is always set.
+    pub(crate) fn carrying(self, envelope: &Envelope) -> Self {
+        Self { headers: envelope.to_headers(), message_id: Some(envelope.id().to_owned()), ..self }
     }
 
     /// The short texts with the names that an error gives them.

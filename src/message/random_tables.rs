@@ -119,7 +119,7 @@ proptest! {
         prop_assert!(first.schema_version() >= 1 && first.attempt() >= 1);
         let _ = (first.first_seen_at(), first.error(), first.claim(), first.origin());
 
-        let copy = Properties::of(&first, "application/json");
+        let copy = Properties::default().carrying(&first);
         let second = Envelope::from_properties(&copy, "another.key", now_ms.wrapping_add(1));
         let mut expected = first.clone();
         for name in ["x-death", "x-first-death-queue", "x-delivery-count"] {
@@ -131,7 +131,7 @@ proptest! {
             prop_assert_eq!(shown(&second), shown(&expected));
         }
 
-        let copy = Properties::of(&second, "application/json");
+        let copy = Properties::default().carrying(&second);
         let third = Envelope::from_properties(&copy, "a.third.key", now_ms.wrapping_add(2));
         prop_assert_eq!(shown(third), shown(second));
     }

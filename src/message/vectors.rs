@@ -192,10 +192,12 @@ fn envelopes_are_written_as_the_family_writes_them() {
         let envelope = build(&case["build"]);
         envelope.check().unwrap();
         let envelope = envelope.completed(text(&case["publish"], "routing_key"), NOW_MS, None);
-        let mut properties = Properties::of(&envelope, Encoder::<()>::content_type(&JsonCodec));
-        if let Some(persistent) = case["publish"]["persistent"].as_bool() {
-            properties.persistent = persistent;
-        }
+        let properties = Properties {
+            content_type: Some(Encoder::<()>::content_type(&JsonCodec).to_owned()),
+            persistent: case["publish"]["persistent"].as_bool().unwrap_or(true),
+            ..Properties::default()
+        };
+        let properties = properties.carrying(&envelope);
         let expected = &case["expect"];
         assert_text(properties.message_id.as_deref(), &expected["message_id"]);
         assert_text(properties.content_type.as_deref(), &expected["content_type"]);

@@ -32,11 +32,7 @@ pub(crate) fn compose(core: &Core, draft: Draft) -> Result<Outgoing> {
         exchange: draft.exchange,
         routing_key: draft.routing_key,
         mandatory: draft.mandatory,
-        properties: Properties {
-            headers: envelope.to_headers(),
-            message_id: Some(envelope.id().to_owned()),
-            ..draft.properties
-        },
+        properties: draft.properties.carrying(&envelope),
         body: draft.body,
     })
 }

@@ -25,6 +25,7 @@ pub(crate) fn parked_name(queue: &str) -> String {
 
 /// The queue that the messages in a dead-letter or parked queue came from; none for any other
 /// name. `.dead` is what old .NET members called a dead-letter queue: read, never declared.
+#[cfg_attr(not(test), expect(dead_code, reason = "for replay, which is still to come"))]
 pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
     [".dlq", ".parked", ".dead"]
         .iter()
@@ -33,6 +34,7 @@ pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
 }
 
 /// The queue of one step of a pipeline (wire contract, section 11.1).
+#[cfg_attr(not(test), expect(dead_code, reason = "for pipelines, which are still to come"))]
 pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
     format!("{pipeline}.{step}")
 }
@@ -55,7 +57,7 @@ pub(crate) fn retry_rung_name(queue: &str, delay: Duration) -> String {
     let ms = millis(delay);
     let suffix = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
         .iter()
-        .find(|(unit, _)| ms > 0 && ms % unit == 0)
+        .find(|(unit, _)| ms > 0 && ms.is_multiple_of(*unit))
         .map_or_else(|| format!("{ms}ms"), |(unit, letter)| format!("{}{letter}", ms / unit));
     format!("{queue}.retry.{suffix}")
 }
