@@ -4,7 +4,10 @@
 mod backoff;
 mod clock;
 mod error;
+pub mod idempotency;
 pub mod message;
+pub mod outbox;
+mod store;
 pub mod topology;
 mod transport;
 
