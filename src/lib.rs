@@ -6,8 +6,11 @@ mod clock;
 mod connection;
 pub mod consume;
 mod error;
+pub mod idempotency;
 pub mod message;
+pub mod outbox;
 mod publish;
+mod store;
 pub mod topology;
 mod transport;
 

@@ -71,7 +71,7 @@ impl Envelope {
         Self::new().message_type_named(message_type)
     }
 
-    fn message_type_named(mut self, message_type: impl Into<String>) -> Self {
+    pub(crate) fn message_type_named(mut self, message_type: impl Into<String>) -> Self {
         self.message_type = message_type.into();
         self
     }

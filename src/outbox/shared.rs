@@ -1,0 +1,88 @@
+//! The methods that the outboxes of all databases have in common.
+
+/// Gives an outbox its settings, its migration and its wake-up call.
+macro_rules! shared_methods {
+    ($outbox:ident, $pool:ty, $dialect:ident, $database:ident) => {
+        impl $outbox {
+            fn assemble(pool: $pool, settings: Settings, notifier: Notifier) -> Self {
+                let statements = Arc::new(Statements::new(&$dialect, &settings));
+                Self { pool, settings, statements, notifier }
+            }
+
+            /// Sets the prefix of the table's name. Default: `acemq_`.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::InvalidOption`](crate::Error::InvalidOption) unless it matches
+            /// `[A-Za-z_][A-Za-z0-9_]{0,40}`.
+            pub fn table_prefix(self, prefix: &str) -> Result<Self> {
+                let settings = Settings { prefix: Prefix::parse(prefix)?, ..self.settings };
+                Ok(Self::assemble(self.pool, settings, self.notifier))
+            }
+
+            /// Sets whether published records stay until they are purged. Default: `true`.
+            ///
+            /// `false` deletes them as soon as the broker has confirmed them: less to write and
+            /// nothing to purge, but no trace of what was sent, and unique keys are free at once.
+            #[must_use]
+            pub fn keep_published(self, keep: bool) -> Self {
+                let settings = Settings { keep_published: keep, ..self.settings };
+                Self::assemble(self.pool, settings, self.notifier)
+            }
+
+            /// Sets what a retired record means for the later ones of its ordering key. Default:
+            /// [`Retired::BlockKey`]. All relays of a table must agree on it.
+            #[must_use]
+            pub fn on_retired(self, policy: Retired) -> Self {
+                let settings = Settings { retired: policy, ..self.settings };
+                Self::assemble(self.pool, settings, self.notifier)
+            }
+
+            /// Creates or updates the table; does nothing where that has happened.
+            ///
+            /// Several processes may call it at once. The version is remembered in
+            /// `{prefix}schema`; an application's own migration table is not touched. Dropping
+            /// the future does not stop it.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`](crate::Error::Store) if the database fails or its user may not
+            /// create tables.
+            pub async fn migrate(&self) -> Result<()> {
+                $database::migrate(&self.pool, &self.settings.prefix, &MIGRATION).await
+            }
+
+            /// Returns what [`migrate`](Self::migrate) does as one script, for teams that run
+            /// their own migrations.
+            #[must_use]
+            pub fn migration_sql(&self) -> String {
+                $database::script(&self.settings.prefix, &MIGRATION)
+            }
+
+            /// Compares the table's columns with what this version needs.
+            ///
+            /// # Errors
+            ///
+            /// - [`Error::Schema`](crate::Error::Schema), which names the table and the column,
+            ///   if one is missing or of another type.
+            /// - [`Error::Store`](crate::Error::Store) if the database fails.
+            pub async fn check(&self) -> Result<()> {
+                $database::check(&self.pool, &self.settings.table(), COLUMNS).await
+            }
+
+            /// Wakes a relay of this process; call it after the commit.
+            ///
+            /// Without it the relay finds the record at its next poll.
+            pub fn wake(&self) {
+                self.notifier.wake();
+            }
+
+            /// A clone whose database clock stands still, for tests of exact times.
+            #[cfg(test)]
+            pub(super) fn frozen_at(self, now: &'static str) -> Self {
+                let settings = Settings { now, ..self.settings };
+                Self::assemble(self.pool, settings, self.notifier)
+            }
+        }
+    };
+}

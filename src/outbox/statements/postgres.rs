@@ -1,0 +1,97 @@
+//! The outbox in PostgreSQL's words.
+
+use super::Dialect;
+
+pub(in crate::outbox) const POSTGRES: Dialect = Dialect {
+    insert: "
+INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers, ordering_key,
+                      unique_key, available_at, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, {now}), {now})
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
+
+    // The sort makes the sequence follow the order of the arrays.
+    insert_many: "
+INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers, ordering_key,
+                      unique_key, available_at, created_at)
+SELECT id, exchange, routing_key, content_type, payload, headers, ordering_key,
+       unique_key, coalesce(available_at, {now}), {now}
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::text[],
+            $8::text[], $9::timestamptz[]) WITH ORDINALITY
+     AS r(id, exchange, routing_key, content_type, payload, headers, ordering_key,
+          unique_key, available_at, position)
+ORDER BY position
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
+
+    // The subquery with LIMIT cannot be turned into a join, so that the cost per row is one look
+    // into the index of ordering keys, whatever the statistics say. A row that another claim took
+    // after this statement's snapshot is locked, or fails the conditions when they are checked
+    // again on its newest version.
+    claim: "
+WITH picked AS MATERIALIZED (
+    SELECT o.seq FROM {outbox} o
+    WHERE o.published_at IS NULL AND o.retired_at IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
+      AND (o.ordering_key IS NULL OR o.seq = (
+          SELECT e.seq FROM {outbox} e
+          WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL {unless_skipped}
+          ORDER BY e.seq LIMIT 1))
+    ORDER BY o.available_at, o.seq
+    LIMIT $1
+    FOR UPDATE OF o SKIP LOCKED
+)
+UPDATE {outbox} o
+SET lease_token = $2, lease_until = {now} + $3::bigint * interval '1 millisecond'
+FROM picked WHERE o.seq = picked.seq
+RETURNING o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.headers,
+          o.ordering_key, o.unique_key, o.attempts,
+          (extract(epoch FROM {now} - o.created_at) * 1000)::bigint AS age_ms",
+
+    claimed: "",
+
+    mark_published: "
+UPDATE {outbox} SET published_at = {now}, lease_token = NULL, lease_until = NULL
+WHERE seq = ANY($1) AND lease_token = $2",
+
+    delete_published: "DELETE FROM {outbox} WHERE seq = ANY($1) AND lease_token = $2",
+
+    mark_failed: "
+UPDATE {outbox} o
+SET attempts = o.attempts + 1, last_error = f.reason, lease_token = NULL, lease_until = NULL,
+    available_at = coalesce({now} + f.delay_ms * interval '1 millisecond', o.available_at),
+    retired_at = CASE WHEN f.delay_ms IS NULL THEN {now} END
+FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS f(seq, reason, delay_ms)
+WHERE o.seq = f.seq AND o.lease_token = $4",
+
+    renew: "
+UPDATE {outbox} SET lease_until = {now} + $3::bigint * interval '1 millisecond'
+WHERE seq = ANY($1) AND lease_token = $2",
+
+    release: "
+UPDATE {outbox}
+SET lease_token = NULL, lease_until = NULL,
+    available_at = CASE WHEN $3::bigint > 0 THEN {now} + $3::bigint * interval '1 millisecond'
+                        ELSE available_at END
+WHERE seq = ANY($1) AND lease_token = $2",
+
+    pending_count: "SELECT count(*) FROM {outbox} WHERE published_at IS NULL",
+
+    oldest_pending: "
+SELECT (extract(epoch FROM {now} - min(created_at)) * 1000)::bigint FROM {outbox}
+WHERE published_at IS NULL AND retired_at IS NULL AND (available_at <= {now} OR attempts > 0)",
+
+    retired: "
+SELECT seq, id, exchange, routing_key, ordering_key, attempts, last_error, created_at, retired_at
+FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT $1",
+
+    requeue: "
+UPDATE {outbox} SET retired_at = NULL, attempts = 0, available_at = {now}
+WHERE seq = ANY($1) AND retired_at IS NOT NULL",
+
+    purge: "
+DELETE FROM {outbox} WHERE seq IN (
+    SELECT seq FROM {outbox}
+    WHERE published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
+    ORDER BY published_at LIMIT $2
+    FOR UPDATE SKIP LOCKED)",
+};

@@ -1,0 +1,80 @@
+//! The outbox in SQLite's words. Sets of rows are given as one JSON text.
+
+use super::Dialect;
+
+pub(in crate::outbox) const SQLITE: Dialect = Dialect {
+    insert: "
+INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers, ordering_key,
+                      unique_key, available_at, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce(?9, {now}), {now})
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
+
+    // Followed by the rows, which the store writes.
+    insert_many: "
+INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers, ordering_key,
+                      unique_key, available_at, created_at) ",
+
+    // One statement, which takes the write lock before it reads.
+    claim: "
+UPDATE {outbox} SET lease_token = ?2, lease_until = {now} + ?3
+WHERE seq IN (
+    SELECT o.seq FROM {outbox} o
+    WHERE o.published_at IS NULL AND o.retired_at IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
+      AND (o.ordering_key IS NULL OR o.seq = (
+          SELECT e.seq FROM {outbox} e
+          WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL {unless_skipped}
+          ORDER BY e.seq LIMIT 1))
+    ORDER BY o.available_at, o.seq
+    LIMIT ?1)
+RETURNING seq, id, exchange, routing_key, content_type, payload, headers,
+          ordering_key, unique_key, attempts, {now} - created_at AS age_ms",
+
+    claimed: "",
+
+    mark_published: "
+UPDATE {outbox} SET published_at = {now}, lease_token = NULL, lease_until = NULL
+WHERE seq IN (SELECT value FROM json_each(?1)) AND lease_token = ?2",
+
+    delete_published: "
+DELETE FROM {outbox} WHERE seq IN (SELECT value FROM json_each(?1)) AND lease_token = ?2",
+
+    mark_failed: "
+UPDATE {outbox}
+SET attempts = attempts + 1, last_error = f.reason, lease_token = NULL, lease_until = NULL,
+    available_at = coalesce({now} + f.delay_ms, available_at),
+    retired_at = CASE WHEN f.delay_ms IS NULL THEN {now} END
+FROM (SELECT value ->> 0 AS seq, value ->> 1 AS reason, value ->> 2 AS delay_ms
+      FROM json_each(?1)) AS f
+WHERE {outbox}.seq = f.seq AND lease_token = ?2",
+
+    renew: "
+UPDATE {outbox} SET lease_until = {now} + ?3
+WHERE seq IN (SELECT value FROM json_each(?1)) AND lease_token = ?2",
+
+    release: "
+UPDATE {outbox}
+SET lease_token = NULL, lease_until = NULL,
+    available_at = CASE WHEN ?3 > 0 THEN {now} + ?3 ELSE available_at END
+WHERE seq IN (SELECT value FROM json_each(?1)) AND lease_token = ?2",
+
+    pending_count: "SELECT count(*) FROM {outbox} WHERE published_at IS NULL",
+
+    oldest_pending: "
+SELECT {now} - min(created_at) FROM {outbox}
+WHERE published_at IS NULL AND retired_at IS NULL AND (available_at <= {now} OR attempts > 0)",
+
+    retired: "
+SELECT seq, id, exchange, routing_key, ordering_key, attempts, last_error, created_at, retired_at
+FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT ?1",
+
+    requeue: "
+UPDATE {outbox} SET retired_at = NULL, attempts = 0, available_at = {now}
+WHERE seq IN (SELECT value FROM json_each(?1)) AND retired_at IS NOT NULL",
+
+    purge: "
+DELETE FROM {outbox} WHERE seq IN (
+    SELECT seq FROM {outbox} WHERE published_at IS NOT NULL AND published_at < {now} - ?1
+    ORDER BY published_at LIMIT ?2)",
+};

@@ -1,0 +1,112 @@
+//! PostgreSQL for the suite: tables with a prefix of their own.
+
+use acemq::{
+    Error,
+    idempotency::{Claim, PostgresIdempotencyStore},
+    outbox::{OutboxRecord, PostgresOutbox, Retired},
+};
+use sqlx::{AssertSqlSafe, PgPool, Transaction, postgres::PgPoolOptions};
+
+use crate::db::{Db, unique_prefix, url, with_tables};
+
+#[derive(Clone)]
+pub struct Postgres {
+    pub pool: PgPool,
+    pub prefix: String,
+}
+
+impl Postgres {
+    pub async fn connect() -> PgPool {
+        let url = url("ACEMQ_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/test");
+        let options = PgPoolOptions::new().max_connections(12);
+        options.connect(&url).await.expect("PostgreSQL is there")
+    }
+}
+
+impl Db for Postgres {
+    type Tx = Transaction<'static, sqlx::Postgres>;
+    type Outbox = PostgresOutbox;
+    type Idempotency = PostgresIdempotencyStore;
+
+    async fn open() -> Self {
+        let db = Self { pool: Self::connect().await, prefix: unique_prefix() };
+        db.migrate().await.unwrap();
+        db.idempotency().migrate().await.unwrap();
+        db
+    }
+
+    async fn clean(self) {
+        self.execute("DROP TABLE IF EXISTS {outbox}, {idempotency}, {schema}").await;
+        self.pool.close().await;
+    }
+
+    fn outbox(&self) -> Self::Outbox {
+        PostgresOutbox::new(self.pool.clone()).table_prefix(&self.prefix).unwrap()
+    }
+
+    fn outbox_with(&self, keep_published: bool, retired: Retired) -> Self::Outbox {
+        self.outbox().keep_published(keep_published).on_retired(retired)
+    }
+
+    async fn migrate(&self) -> Result<(), Error> {
+        self.outbox().migrate().await
+    }
+
+    fn migration_sql(&self) -> String {
+        self.outbox().migration_sql()
+    }
+
+    fn idempotency(&self) -> Self::Idempotency {
+        PostgresIdempotencyStore::new(self.pool.clone()).table_prefix(&self.prefix).unwrap()
+    }
+
+    async fn begin(&self) -> Self::Tx {
+        self.pool.begin().await.unwrap()
+    }
+
+    async fn commit(tx: Self::Tx) {
+        tx.commit().await.unwrap();
+    }
+
+    async fn rollback(tx: Self::Tx) {
+        tx.rollback().await.unwrap();
+    }
+
+    async fn add_all(&self, tx: &mut Self::Tx, records: Vec<OutboxRecord>) -> Result<u64, Error> {
+        self.outbox().add_all(tx, records).await
+    }
+
+    async fn claim_in(&self, tx: &mut Self::Tx, consumer: &str, id: &str) -> Result<Claim, Error> {
+        self.idempotency().claim_in(tx, consumer, id).await
+    }
+
+    async fn execute(&self, sql: &str) {
+        let sql = AssertSqlSafe(with_tables(sql, &self.prefix));
+        sqlx::raw_sql(sql).execute(&self.pool).await.unwrap();
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(with_tables(sql, &self.prefix));
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn claim_plan(&self) -> String {
+        let claim = "EXPLAIN WITH picked AS MATERIALIZED (
+            SELECT o.seq FROM {outbox} o
+            WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.available_at <= now()
+              AND (o.lease_until IS NULL OR o.lease_until < now())
+              AND (o.ordering_key IS NULL OR o.seq = (
+                  SELECT e.seq FROM {outbox} e
+                  WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL
+                  ORDER BY e.seq LIMIT 1))
+            ORDER BY o.available_at, o.seq LIMIT 100 FOR UPDATE OF o SKIP LOCKED)
+            UPDATE {outbox} o SET lease_until = now() FROM picked WHERE o.seq = picked.seq";
+        let sql = AssertSqlSafe(with_tables(claim, &self.prefix));
+        let lines: Vec<String> = sqlx::query_scalar(sql).fetch_all(&self.pool).await.unwrap();
+        lines.join("\n")
+    }
+
+    fn from_now(seconds: i64) -> String {
+        format!("(now() + {seconds} * interval '1 second')")
+    }
+}
