@@ -17,7 +17,9 @@ use lapin::{
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
-use support::{BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed};
+use support::{
+    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed,
+};
 use tokio::sync::Notify;
 
 const RAW: &str = "acemq.bench.consume.raw";
@@ -57,8 +59,10 @@ async fn main() {
 async fn consume_raw(channel: &Channel, messages: usize) {
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.unwrap();
     let options = BasicConsumeOptions::default();
-    let mut consumer =
-        channel.basic_consume(RAW.into(), "raw".into(), options, FieldTable::default()).await.unwrap();
+    let mut consumer = channel
+        .basic_consume(RAW.into(), "raw".into(), options, FieldTable::default())
+        .await
+        .unwrap();
     for _ in 0..messages {
         let delivery = consumer.next().await.unwrap().unwrap();
         assert_eq!(delivery.data.len(), BODY);

@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use acemq::{AceMq, BytesCodec};
 use bytes::Bytes;
 use lapin::{Channel, Confirmation, options::BasicPublishOptions};
-use support::{BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed};
+use support::{
+    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed,
+};
 
 const RAW: &str = "acemq.bench.publish.raw";
 const OURS: &str = "acemq.bench.publish.ours";

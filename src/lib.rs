@@ -1,5 +1,74 @@
-//! acemq
+//! Messaging patterns for Rust services on RabbitMQ, all from one connection handle.
+//!
+//! `acemq` is for backend services with tokio, RabbitMQ and a SQL database that would otherwise
+//! build these patterns by hand on a driver: publishing that is confirmed and routed or an error,
+//! consumers that retry, dead-letter and recognise duplicates, and a transactional outbox.
+//!
+//! ```
+//! use acemq::{AceMq, Message, Queue, RetryPolicy, Topology};
+//! use std::time::Duration;
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct OrderPlaced { id: u64 }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), acemq::Error> {
+//! // "amqp://localhost" in production; nothing else changes.
+//! let mq = AceMq::connect("memory://").await?;
+//! mq.declare(&Topology::new().queue(Queue::new("billing.orders"))).await?;
+//!
+//! let consumer = mq
+//!     .consumer::<OrderPlaced>("billing.orders")
+//!     .retry(RetryPolicy::exponential(5, Duration::from_secs(1), Duration::from_secs(60)))
+//!     .start(|message: Message<OrderPlaced>| async move {
+//!         println!("billing order {}", message.payload().id);
+//!         Ok(())
+//!     })
+//!     .await?;
+//!
+//! mq.publisher::<OrderPlaced>("", "billing.orders").send(&OrderPlaced { id: 42 }).await?;
+//! # while consumer.stats().acked == 0 { tokio::task::yield_now().await; }
+//! mq.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to look
+//!
+//! - [`AceMq`]: connecting, declaring, closing.
+//! - [`Publisher`]: what a successful send means, and which error a failed one is.
+//! - [`consume`]: handlers and their answers, retries, dead letters.
+//! - [`idempotency`]: recognising duplicates.
+//! - [`outbox`]: messages that go out if, and only if, a transaction commits.
+//! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
+//! - [`topology`]: exchanges, queues and bindings as values.
+//!
+//! # Features
+//!
+//! | Feature | Default | Brings |
+//! |---|---|---|
+//! | `rabbitmq` | yes | `amqp://` and `amqps://` URLs, by lapin |
+//! | `postgres` | yes | the PostgreSQL stores, by sqlx |
+//! | `sqlite` | yes | the SQLite stores, by sqlx |
+//!
+//! Without any of them the crate still has `memory://` and the in-memory idempotency store.
+//!
+//! # Logging
+//!
+//! The crate logs through `tracing`: each loss and return of a connection once, each message that
+//! is set aside, each copy that did not land. lapin logs returned messages with their bodies at
+//! warn level and closed channels at error level; filter the target `lapin` if bodies are private.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![warn(missing_debug_implementations, unreachable_pub, clippy::pedantic)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+// Errors are named in full where it helps the reader, and a module's types carry its idea.
+#![allow(clippy::module_name_repetitions)]
+
+/// Runs the README's example with the other doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod backoff;
 mod clock;
@@ -20,9 +89,19 @@ pub use consume::{
     ResultExt, RetryPolicy,
 };
 pub use error::{BoxError, Error, Result};
+#[cfg(feature = "postgres")]
+pub use idempotency::PostgresIdempotencyStore;
+#[cfg(feature = "sqlite")]
+pub use idempotency::SqliteIdempotencyStore;
+pub use idempotency::{Claim, IdempotencyStore, MemoryIdempotencyStore};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,
     Itinerary, JsonCodec, Message, ReplayStamp, RoutingSlip, Stop, TextCodec,
 };
+#[cfg(feature = "postgres")]
+pub use outbox::PostgresOutbox;
+#[cfg(feature = "sqlite")]
+pub use outbox::SqliteOutbox;
+pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RunningRelay};
 pub use publish::{BatchOutcome, Publisher};
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

@@ -1,6 +1,9 @@
 //! The options of a consumer, and its start.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Once},
+};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
@@ -8,6 +11,7 @@ use uuid::Uuid;
 
 use super::{
     Consumer, Handler, RetryPolicy,
+    claim::Claims,
     consumer::{ConsumerState, Mode},
     counters::Counters,
     subscription::Runner,
@@ -16,6 +20,7 @@ use super::{
 use crate::{
     connection::{AceMq, Core, Shutdown},
     error::{Error, Result},
+    idempotency::IdempotencyStore,
     message::{Decoder, Headers, JsonCodec},
     topology::{check_name, standard},
     transport::Subscribe,
@@ -31,6 +36,8 @@ pub struct ConsumerBuilder<T> {
     concurrency: usize,
     policy: RetryPolicy,
     exclusive: bool,
+    store: Option<Arc<dyn IdempotencyStore>>,
+    consumer_name: Option<String>,
 }
 
 impl AceMq {
@@ -81,6 +88,8 @@ impl AceMq {
             concurrency: 1,
             policy: RetryPolicy::default(),
             exclusive: false,
+            store: None,
+            consumer_name: None,
         }
     }
 }
@@ -105,6 +114,24 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// Sets when a failed message is tried again. Default: 5 attempts, 1 s to 60 s apart.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Handles each message once as far as the store can tell: a message that was handled before is
+    /// acknowledged without running the handler. Default: every delivery is handled.
+    ///
+    /// The message id is claimed before the handler runs, the claim is renewed while it runs, and
+    /// confirmed before the acknowledgement; a failure releases it. A crash between the handler's
+    /// effect and the confirm repeats the effect. Messages without an id are handled each time.
+    pub fn idempotent(mut self, store: impl IdempotencyStore) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Sets the name under which messages are claimed, so that two consumers of one message do
+    /// not disturb each other. Default: the queue's name.
+    pub fn consumer_name(mut self, name: impl Into<String>) -> Self {
+        self.consumer_name = Some(name.into());
         self
     }
 
@@ -147,6 +174,10 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let counters = Arc::<Counters>::default();
         let (mode, wanted) = watch::channel(Mode::Running);
         let (state, current) = watch::channel(ConsumerState::Running);
+        let claims = self.store.map(|store| Claims {
+            store,
+            consumer: self.consumer_name.unwrap_or_else(|| queue.clone()),
+        });
         let runner = Runner {
             topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
             request: Subscribe {
@@ -161,6 +192,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 queue: queue.clone(),
                 policy: self.policy,
                 process,
+                claims: claims.clone(),
+                without_identity: Once::new(),
                 counters: Arc::clone(&counters),
                 stop: stop.clone(),
             }),
@@ -170,6 +203,9 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             stop: stop.clone(),
         };
         let first = runner.subscribe().await?;
+        if let Some(claims) = claims {
+            core.tasks().spawn(claims.purge_until(stop.clone()));
+        }
         let (end, ended) = watch::channel(None);
         core.tasks().spawn(async move {
             let abandoned = runner.run(first).await;
@@ -180,6 +216,9 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
 
     fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
+        if let Some(name) = &self.consumer_name {
+            check_name("consumer_name", name)?;
+        }
         if self.prefetch == 0 {
             return Err(Error::invalid("prefetch", 0, "would be no limit at all; use 1 or more"));
         }

@@ -19,14 +19,16 @@
 //! message are published as a confirmed, mandatory copy first, and the original is acknowledged
 //! after that. If the copy does not land, the original goes back.
 //!
-//! Messages are delivered **at least once**. A handler that must not run twice for one message is
-//! given an idempotency store.
+//! Messages are delivered **at least once**. With an idempotency store
+//! ([`ConsumerBuilder::idempotent`]) a message that was handled is recognised when it comes again,
+//! and acknowledged without running the handler.
 //!
 //! How it fits together: `subscription` keeps a consumer subscribed over every loss and hands
 //! deliveries to `worker`; the worker asks `decide`, a pure function, and carries the step out
 //! with the help of `set_aside`.
 
 mod builder;
+mod claim;
 mod consumer;
 mod counters;
 mod decide;

@@ -1,6 +1,10 @@
 //! One delivery, from its arrival to its settlement.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::OwnedSemaphorePermit;
@@ -8,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RetryPolicy,
+    claim::{Claimed, Claims},
     counters::{Counter, Counters},
     decide::{Outcome, Step, decide},
     handler::Handler,
@@ -25,15 +30,21 @@ use crate::{
 /// target does not make a loop at full speed.
 const HOLD: Duration = Duration::from_secs(1);
 
+/// How long a message waits while another consumer handles its twin.
+const TWIN_WAIT: Duration = Duration::from_secs(1);
+
 /// What every delivery of one consumer shares.
 pub(super) struct Worker {
     pub(super) core: Arc<Core>,
     pub(super) queue: String,
     pub(super) policy: RetryPolicy,
     pub(super) process: Box<dyn Process>,
+    pub(super) claims: Option<Claims>,
     pub(super) counters: Arc<Counters>,
     /// Cuts waits short when the consumer stops.
     pub(super) stop: CancellationToken,
+    /// Says once that messages come without an id.
+    pub(super) without_identity: Once,
 }
 
 /// The typed part of handling a message, behind a type that is the same for all.
@@ -85,15 +96,54 @@ impl Worker {
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
         let (received, settle) = self.receive(delivery);
-        let outcome = {
-            let _running = self.counters.in_flight.enter();
-            self.process.process(Arc::clone(&received)).await
+        let handled = self.process(&received).await;
+        let step = match handled {
+            Claimed::Handled(outcome) => self.decide(outcome, &received.envelope),
+            Claimed::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
+            Claimed::Stopped => return self.give_back(settle).await,
+            Claimed::InProgress => {
+                drop(place);
+                return self.put_back(&received, settle).await;
+            }
         };
-        let step = self.decide(outcome, &received.envelope);
         if step != Step::Ack {
             drop(place);
         }
         self.carry_out(step, &received, settle).await;
+    }
+
+    /// Runs the handler, under a claim where the consumer is idempotent.
+    async fn process(&self, received: &Arc<Received>) -> Claimed {
+        let handling = async {
+            let _running = self.counters.in_flight.enter();
+            self.process.process(Arc::clone(received)).await
+        };
+        let Some(claims) = &self.claims else { return Claimed::Handled(handling.await) };
+        if !Envelope::has_identity(&received.properties) {
+            // Its id was made up for this delivery, so a claim could recognise nothing.
+            self.warn_of_missing_identity();
+            return Claimed::Handled(handling.await);
+        }
+        claims.handle(received.envelope.id(), &self.stop, handling).await
+    }
+
+    fn warn_of_missing_identity(&self) {
+        self.without_identity.call_once(|| {
+            tracing::warn!(
+                queue = self.queue,
+                "messages without an id arrive here; they cannot be recognised as duplicates"
+            );
+        });
+    }
+
+    /// Publishes a message unchanged to its own queue while another consumer handles its twin.
+    ///
+    /// Never a plain requeue, which counts toward a quorum queue's delivery limit; never an
+    /// acknowledgement as a duplicate, since the other holder may still fail (wire contract,
+    /// section 14).
+    async fn put_back(&self, original: &Received, settle: Box<dyn Settle>) {
+        let same = original.envelope.clone();
+        self.again_after(TWIN_WAIT, same, original, settle, &self.counters.in_progress).await;
     }
 
     fn receive(&self, delivery: Delivery) -> (Arc<Received>, Box<dyn Settle>) {

@@ -197,6 +197,10 @@ fn lazily<'a, T: Send + 'a>(
 }
 
 impl IdempotencyStore for MemoryIdempotencyStore {
+    fn claim_lease(&self) -> Duration {
+        self.lease
+    }
+
     fn try_claim<'a>(
         &'a self,
         consumer: &'a str,

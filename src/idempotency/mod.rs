@@ -44,7 +44,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use uuid::Uuid;
@@ -88,6 +88,12 @@ pub enum Claim {
 /// The futures may be dropped at any point; the work has then happened or it has not. A claim whose
 /// answer was never seen ends with its lease.
 pub trait IdempotencyStore: Send + Sync + 'static {
+    /// Returns how long a claim holds unless it is renewed. A consumer renews it three times as
+    /// often while its handler runs. Default: 5 min.
+    fn claim_lease(&self) -> Duration {
+        DEFAULT_LEASE
+    }
+
     /// Claims a message for a consumer, unless it is handled or being handled.
     fn try_claim<'a>(
         &'a self,
@@ -136,6 +142,52 @@ pub trait IdempotencyStore: Send + Sync + 'static {
     /// Never deletes a live claim, and a claim whose lease ran out only a retention later, so that
     /// a slow owner that nobody has replaced can still confirm.
     fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64>>;
+}
+
+/// A shared store is a store.
+impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
+    fn claim_lease(&self) -> Duration {
+        S::claim_lease(self)
+    }
+
+    fn try_claim<'a>(&'a self, consumer: &'a str, id: &'a str) -> BoxFuture<'a, Result<Claim>> {
+        S::try_claim(self, consumer, id)
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        consumer: &'a str,
+        id: &'a str,
+        token: Uuid,
+    ) -> BoxFuture<'a, Result<bool>> {
+        S::confirm(self, consumer, id, token)
+    }
+
+    fn release<'a>(
+        &'a self,
+        consumer: &'a str,
+        id: &'a str,
+        token: Uuid,
+    ) -> BoxFuture<'a, Result<bool>> {
+        S::release(self, consumer, id, token)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        consumer: &'a str,
+        id: &'a str,
+        token: Uuid,
+    ) -> BoxFuture<'a, Result<bool>> {
+        S::renew(self, consumer, id, token)
+    }
+
+    fn forget<'a>(&'a self, consumer: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>> {
+        S::forget(self, consumer, id)
+    }
+
+    fn purge(&self, limit: u32) -> BoxFuture<'_, Result<u64>> {
+        S::purge(self, limit)
+    }
 }
 
 fn check_key(consumer: &str, message_id: &str) -> Result<()> {

@@ -95,6 +95,10 @@ macro_rules! shared_methods {
         }
 
         impl IdempotencyStore for $store {
+            fn claim_lease(&self) -> Duration {
+                self.settings.lease
+            }
+
             fn try_claim<'a>(
                 &'a self,
                 consumer: &'a str,

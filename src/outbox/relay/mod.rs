@@ -1,6 +1,7 @@
 //! The relay: takes committed records out of an outbox and publishes them.
 
 mod engine;
+mod handle;
 mod options;
 mod outcome;
 mod report;
