@@ -1,12 +1,10 @@
 //! The options of a consumer, and its start.
 
-use std::{
-    fmt,
-    sync::{Arc, Once},
-};
+use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
@@ -14,8 +12,9 @@ use super::{
     claim::Claims,
     consumer::{ConsumerState, Mode},
     counters::Counters,
+    process::{Idempotent, IdentityCheck, Process, Typed},
     subscription::Runner,
-    worker::{Process, Typed, Worker},
+    worker::Worker,
 };
 use crate::{
     connection::{AceMq, Core, Shutdown},
@@ -159,12 +158,16 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// - [`Error::BrokerRefused`] if another consumer has the queue for itself.
     /// - [`Error::Disconnected`] if there is no connection in time.
     pub async fn start(self, handler: impl Handler<T>) -> Result<Consumer> {
-        self.check()?;
-        let process = Typed { decoder: Arc::clone(&self.decoder), handler };
-        self.start_processing(Box::new(process)).await
+        let process = Box::new(Typed { decoder: Arc::clone(&self.decoder), handler });
+        self.start_processing(|_| process).await
     }
 
-    async fn start_processing(self, process: Box<dyn Process>) -> Result<Consumer> {
+    /// Starts with any kind of processing, which gets the token that ends it.
+    pub(crate) async fn start_processing(
+        self,
+        process: impl FnOnce(&CancellationToken) -> Box<dyn Process>,
+    ) -> Result<Consumer> {
+        self.check()?;
         let Self { core, queue, .. } = self;
         if core.closing().is_cancelled() {
             return Err(Error::Closed);
@@ -174,10 +177,14 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let counters = Arc::<Counters>::default();
         let (mode, wanted) = watch::channel(Mode::Running);
         let (state, current) = watch::channel(ConsumerState::Running);
-        let claims = self.store.map(|store| Claims {
-            store,
-            consumer: self.consumer_name.unwrap_or_else(|| queue.clone()),
-        });
+        let mut process = process(&stop);
+        if let Some(store) = self.store {
+            let consumer = self.consumer_name.unwrap_or_else(|| queue.clone());
+            let claims = Claims { store, consumer };
+            core.tasks().spawn(claims.clone().purge_until(stop.clone()));
+            let (identity, stop) = (IdentityCheck::default(), stop.clone());
+            process = Box::new(Idempotent { inner: process, claims, stop, identity });
+        }
         let runner = Runner {
             topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
             request: Subscribe {
@@ -192,8 +199,6 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 queue: queue.clone(),
                 policy: self.policy,
                 process,
-                claims: claims.clone(),
-                without_identity: Once::new(),
                 counters: Arc::clone(&counters),
                 stop: stop.clone(),
             }),
@@ -202,10 +207,10 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             state,
             stop: stop.clone(),
         };
+        // A start that fails or is dropped ends what it began.
+        let guard = stop.clone().drop_guard();
         let first = runner.subscribe().await?;
-        if let Some(claims) = claims {
-            core.tasks().spawn(claims.purge_until(stop.clone()));
-        }
+        let stop = guard.disarm();
         let (end, ended) = watch::channel(None);
         core.tasks().spawn(async move {
             let abandoned = runner.run(first).await;

@@ -24,8 +24,9 @@
 //! and acknowledged without running the handler.
 //!
 //! How it fits together: `subscription` keeps a consumer subscribed over every loss and hands
-//! deliveries to `worker`; the worker asks `decide`, a pure function, and carries the step out
-//! with the help of `set_aside`.
+//! deliveries to `worker`; `process` decodes and runs the handler, under a `claim` where the
+//! consumer is idempotent; the worker then asks `decide`, a pure function, and carries the step
+//! out with the help of `set_aside`.
 
 mod builder;
 mod claim;
@@ -33,6 +34,8 @@ mod consumer;
 mod counters;
 mod decide;
 mod handler;
+mod insist;
+mod process;
 mod retry_policy;
 mod set_aside;
 mod subscription;

@@ -1,27 +1,21 @@
 //! One delivery, from its arrival to its settlement.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, Once},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RetryPolicy,
-    claim::{Claimed, Claims},
     counters::{Counter, Counters},
     decide::{Outcome, Step, decide},
-    handler::Handler,
+    process::{Handling, Process},
     set_aside::{publish_copy, set_aside},
 };
 use crate::{
     connection::Core,
     error::{Error, Result, with_causes},
-    message::{Decoder, Envelope, Message, Received},
+    message::{Envelope, Received},
     topology::standard,
     transport::{Delivery, Settle},
 };
@@ -39,56 +33,9 @@ pub(super) struct Worker {
     pub(super) queue: String,
     pub(super) policy: RetryPolicy,
     pub(super) process: Box<dyn Process>,
-    pub(super) claims: Option<Claims>,
     pub(super) counters: Arc<Counters>,
     /// Cuts waits short when the consumer stops.
     pub(super) stop: CancellationToken,
-    /// Says once that messages come without an id.
-    pub(super) without_identity: Once,
-}
-
-/// The typed part of handling a message, behind a type that is the same for all.
-pub(super) trait Process: Send + Sync + 'static {
-    /// Decodes and handles; never panics.
-    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome>;
-}
-
-/// A decoder and a handler for payloads of type `T`.
-pub(super) struct Typed<T, H> {
-    pub(super) decoder: Arc<dyn Decoder<T>>,
-    pub(super) handler: H,
-}
-
-impl<T: Send + 'static, H: Handler<T>> Process for Typed<T, H> {
-    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome> {
-        let handling = async move {
-            let content_type = received.properties.content_type.as_deref();
-            if !self.decoder.accepts(content_type) {
-                let found = content_type.unwrap_or_default();
-                return Outcome::Undecodable(format!("content type `{found}` is not accepted"));
-            }
-            let payload = match self.decoder.decode(&received.body) {
-                Ok(payload) => payload,
-                Err(error) => return Outcome::Undecodable(with_causes(&*error)),
-            };
-            match self.handler.handle(Message::new(payload, received)).await {
-                Ok(()) => Outcome::Ack,
-                Err(error) => error.into_outcome(),
-            }
-        };
-        AssertUnwindSafe(handling)
-            .catch_unwind()
-            .map(|answer| answer.unwrap_or_else(|panic| Outcome::Panic(panic_text(&*panic))))
-            .boxed()
-    }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("no text"))
 }
 
 impl Worker {
@@ -96,12 +43,15 @@ impl Worker {
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
         let (received, settle) = self.receive(delivery);
-        let handled = self.process(&received).await;
-        let step = match handled {
-            Claimed::Handled(outcome) => self.decide(outcome, &received.envelope),
-            Claimed::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
-            Claimed::Stopped => return self.give_back(settle).await,
-            Claimed::InProgress => {
+        let handling = {
+            let _running = self.counters.in_flight.enter();
+            self.process.process(Arc::clone(&received)).await
+        };
+        let step = match handling {
+            Handling::Done(outcome) => self.decide(outcome, &received.envelope),
+            Handling::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
+            Handling::Stopped => return self.give_back(settle).await,
+            Handling::InProgress => {
                 drop(place);
                 return self.put_back(&received, settle).await;
             }
@@ -110,30 +60,6 @@ impl Worker {
             drop(place);
         }
         self.carry_out(step, &received, settle).await;
-    }
-
-    /// Runs the handler, under a claim where the consumer is idempotent.
-    async fn process(&self, received: &Arc<Received>) -> Claimed {
-        let handling = async {
-            let _running = self.counters.in_flight.enter();
-            self.process.process(Arc::clone(received)).await
-        };
-        let Some(claims) = &self.claims else { return Claimed::Handled(handling.await) };
-        if !Envelope::has_identity(&received.properties) {
-            // Its id was made up for this delivery, so a claim could recognise nothing.
-            self.warn_of_missing_identity();
-            return Claimed::Handled(handling.await);
-        }
-        claims.handle(received.envelope.id(), &self.stop, handling).await
-    }
-
-    fn warn_of_missing_identity(&self) {
-        self.without_identity.call_once(|| {
-            tracing::warn!(
-                queue = self.queue,
-                "messages without an id arrive here; they cannot be recognised as duplicates"
-            );
-        });
     }
 
     /// Publishes a message unchanged to its own queue while another consumer handles its twin.
