@@ -39,6 +39,7 @@
 //! - [`Publisher`]: what a successful send means, and which error a failed one is.
 //! - [`consume`]: handlers and their answers, retries, dead letters.
 //! - [`idempotency`]: recognising duplicates.
+//! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
@@ -76,6 +77,8 @@ mod connection;
 pub mod consume;
 mod error;
 pub mod idempotency;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub mod inbox;
 pub mod message;
 pub mod outbox;
 mod publish;
@@ -94,6 +97,8 @@ pub use idempotency::PostgresIdempotencyStore;
 #[cfg(feature = "sqlite")]
 pub use idempotency::SqliteIdempotencyStore;
 pub use idempotency::{Claim, IdempotencyStore, MemoryIdempotencyStore};
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub use inbox::{Inbox, Receipt, TransactionalConsumer, Work, WorkResult};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,
     Itinerary, JsonCodec, Message, ReplayStamp, RoutingSlip, Stop, TextCodec,

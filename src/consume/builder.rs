@@ -4,12 +4,12 @@ use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{
     Consumer, Handler, RetryPolicy,
-    claim::Claims,
+    claim::{Claims, purge_until},
     consumer::{ConsumerState, Mode},
     counters::Counters,
     process::{Idempotent, IdentityCheck, Process, Typed},
@@ -168,6 +168,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         process: impl FnOnce(&CancellationToken) -> Box<dyn Process>,
     ) -> Result<Consumer> {
         self.check()?;
+        let consumer = self.name();
         let Self { core, queue, .. } = self;
         if core.closing().is_cancelled() {
             return Err(Error::Closed);
@@ -179,9 +180,11 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let (state, current) = watch::channel(ConsumerState::Running);
         let mut process = process(&stop);
         if let Some(store) = self.store {
-            let consumer = self.consumer_name.unwrap_or_else(|| queue.clone());
+            let (purged, stopped) = (Arc::clone(&store), stop.clone());
+            core.tasks().spawn(async move {
+                purge_until(stopped, |limit| purged.purge(limit)).await;
+            });
             let claims = Claims { store, consumer };
-            core.tasks().spawn(claims.clone().purge_until(stop.clone()));
             let (identity, stop) = (IdentityCheck::default(), stop.clone());
             process = Box::new(Idempotent { inner: process, claims, stop, identity });
         }
@@ -217,6 +220,33 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             end.send_replace(Some(Shutdown { abandoned }));
         });
         Ok(Consumer::new(queue, counters, mode, current, ended, stop))
+    }
+
+    /// The name under which messages are claimed.
+    pub(crate) fn name(&self) -> String {
+        self.consumer_name.clone().unwrap_or_else(|| self.queue.clone())
+    }
+
+    pub(crate) fn decoder(&self) -> Arc<dyn Decoder<T>> {
+        Arc::clone(&self.decoder)
+    }
+
+    pub(crate) fn handlers(&self) -> usize {
+        self.concurrency
+    }
+
+    pub(crate) fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn tasks(&self) -> TaskTracker {
+        self.core.tasks().clone()
+    }
+
+    /// Takes this many deliveries at once, whatever the concurrency and prefetch.
+    pub(crate) fn at_once(self, deliveries: usize) -> Self {
+        let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
+        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
     }
 
     fn check(&self) -> Result<()> {

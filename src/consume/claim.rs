@@ -12,7 +12,10 @@ use super::{
     insist::{insist, pauses},
     process::Handling,
 };
-use crate::idempotency::{Claim, IdempotencyStore};
+use crate::{
+    error::Result,
+    idempotency::{Claim, IdempotencyStore},
+};
 
 /// How often a release is tried. After that the claim ends with its lease.
 const RELEASE_ATTEMPTS: u32 = 3;
@@ -102,19 +105,23 @@ impl Claims {
         let lease = self.store.claim_lease();
         tracing::error!(message_id, ?lease, "a claim was not released; it ends with its lease");
     }
+}
 
-    /// Deletes rows whose retention is over, now and then, until the consumer stops.
-    pub(super) async fn purge_until(self, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                // Jittered, so that many consumers of one table do not purge at once.
-                () = sleep(PURGE_EVERY.mul_f64(0.5 + fastrand::f64())) => {}
-                () = stop.cancelled() => return,
-            }
-            while let Ok(purged) = self.store.purge(PURGE_AT_ONCE).await {
-                if purged < u64::from(PURGE_AT_ONCE) || stop.is_cancelled() {
-                    break;
-                }
+/// Deletes rows whose retention is over, now and then, until the consumer stops.
+pub(crate) async fn purge_until<'a>(
+    stop: CancellationToken,
+    purge: impl Fn(u32) -> BoxFuture<'a, Result<u64>>,
+) {
+    loop {
+        tokio::select! {
+            // Jittered, so that many consumers of one table do not purge at once.
+            () = sleep(PURGE_EVERY.mul_f64(0.5 + fastrand::f64())) => {}
+            () = stop.cancelled() => return,
+        }
+        // A failure is left to the next round: nothing depends on the purge.
+        while let Ok(purged) = purge(PURGE_AT_ONCE).await {
+            if purged < u64::from(PURGE_AT_ONCE) || stop.is_cancelled() {
+                break;
             }
         }
     }

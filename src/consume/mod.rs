@@ -48,3 +48,8 @@ pub use consumer::{Consumer, ConsumerState};
 pub use counters::ConsumerStats;
 pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
 pub use retry_policy::RetryPolicy;
+
+pub(crate) use claim::purge_until;
+pub(crate) use decide::Outcome;
+pub(crate) use insist::insist;
+pub(crate) use process::{Handling, IdentityCheck, Process, catching_panics, decode};

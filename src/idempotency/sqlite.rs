@@ -70,6 +70,11 @@ impl SqliteIdempotencyStore {
         self.claim(&mut **transaction, (consumer, message_id), CONFIRMED, live).await
     }
 
+    /// Begins a transaction that holds the write lock from the start.
+    pub(crate) async fn begin_transaction(&self) -> Result<Transaction<'static, Sqlite>> {
+        sqlite::begin(&self.pool).await
+    }
+
     async fn claim_on_pool(&self, consumer: &str, message_id: &str) -> Result<Claim> {
         self.claim(&self.pool, (consumer, message_id), CLAIMED, self.settings.lease).await
     }

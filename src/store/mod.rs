@@ -4,6 +4,8 @@
 //! Each pattern's tables are named `{prefix}{pattern}`; `{prefix}schema` records which version of
 //! each pattern's tables is in place. An application's own migration table is never touched.
 
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod database;
 pub(crate) mod headers_json;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -13,6 +15,11 @@ pub(crate) mod postgres;
 pub(crate) mod sqlite;
 
 use std::time::Duration;
+
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use database::commit;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub use database::{Database, OwnedTransaction};
 
 use crate::error::{BoxError, Error, Result};
 
