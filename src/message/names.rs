@@ -10,6 +10,25 @@ pub(crate) mod header {
         name.starts_with(RESERVED_PREFIX)
     }
 
+    /// Whether this member of the family knows the engine header.
+    pub(crate) fn is_known(name: &str) -> bool {
+        matches!(
+            name,
+            ID | TYPE
+                | VERSION
+                | CORRELATION
+                | CAUSATION
+                | ATTEMPT
+                | FIRST_SEEN
+                | ORIGIN
+                | ERROR
+                | CLAIM
+                | ROUTE
+                | ROUTE_POSITION
+                | ROUTE_ID
+        ) || is_legacy_replay(name)
+    }
+
     pub(crate) const ID: &str = "x-acemq-id";
     pub(crate) const TYPE: &str = "x-acemq-type";
     pub(crate) const VERSION: &str = "x-acemq-version";
