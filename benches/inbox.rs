@@ -136,16 +136,15 @@ async fn claim_form(pool: &PgPool) -> sqlx::Result<()> {
 
 async fn transaction_form(pool: &PgPool, size: usize) -> sqlx::Result<()> {
     let mut tx = pool.begin().await?;
-    for _ in 0..size {
+    for number in 0..size {
         let id = uuid::Uuid::new_v4().to_string();
         if size > 1 {
-            sqlx::raw_sql("SAVEPOINT one").execute(&mut *tx).await?;
+            let savepoint =
+                if number == 0 { "SAVEPOINT one" } else { "RELEASE SAVEPOINT one; SAVEPOINT one" };
+            sqlx::raw_sql(savepoint).execute(&mut *tx).await?;
         }
         sqlx::query(CLAIM).bind(&id).bind("CONFIRMED").execute(&mut *tx).await?;
         sqlx::query(EFFECT).bind(&id).execute(&mut *tx).await?;
-        if size > 1 {
-            sqlx::raw_sql("RELEASE SAVEPOINT one").execute(&mut *tx).await?;
-        }
     }
     tx.commit().await
 }

@@ -7,15 +7,16 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::{
     Inbox,
+    savepoint::Savepoint,
     single::Transactional,
-    work::{Lease, ROLL_BACK, SAVEPOINT, WorkHandler},
+    work::{Lease, WorkHandler},
 };
 use crate::{
     consume::{Handling, Outcome, Process},
     error::{Result, with_causes},
     idempotency::Claim,
     message::Received,
-    store::{Database, OwnedTransaction, commit},
+    store::{OwnedTransaction, commit},
 };
 
 /// A message that waits to be worked on.
@@ -101,10 +102,11 @@ where
     /// the notes of handled messages tell what had taken effect.
     async fn together(&self, jobs: Vec<Job>) {
         let Some(mut transaction) = self.work.begin().await else { return };
+        let mut savepoint = Savepoint::default();
         let mut kept = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter();
         while let Some(job) = jobs.next() {
-            match self.one(transaction, &job).await {
+            match self.one(transaction, &mut savepoint, &job).await {
                 Ok((back, handling)) => {
                     transaction = back;
                     match handling {
@@ -143,9 +145,10 @@ where
     async fn one(
         &self,
         mut transaction: OwnedTransaction<I::Database>,
+        savepoint: &mut Savepoint,
         job: &Job,
     ) -> Result<(OwnedTransaction<I::Database>, Handling), Option<crate::Error>> {
-        I::Database::run(&mut transaction, SAVEPOINT).await?;
+        savepoint.set::<I::Database>(&mut transaction).await?;
         let handling = match self.work.claim(&mut transaction, &job.received).await? {
             Claim::AlreadyConfirmed => Handling::Duplicate,
             Claim::InProgress => Handling::InProgress,
@@ -158,7 +161,7 @@ where
             }
         };
         if !matches!(handling, Handling::Done(Outcome::Ack)) {
-            I::Database::run(&mut transaction, ROLL_BACK).await?;
+            savepoint.roll_back::<I::Database>(&mut transaction).await?;
         }
         Ok((transaction, handling))
     }

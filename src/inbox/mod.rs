@@ -37,6 +37,7 @@
 
 mod batch;
 mod consumer;
+mod savepoint;
 mod single;
 mod work;
 

@@ -118,11 +118,6 @@ pub(super) struct Lease<D: Database> {
 /// The place that a batch's transaction comes back to.
 pub(super) type Home<D> = Arc<Mutex<Option<OwnedTransaction<D>>>>;
 
-/// The savepoint behind which one message of a batch is worked on.
-pub(super) const SAVEPOINT: &str = "SAVEPOINT acemq_message";
-pub(super) const RELEASE: &str = "RELEASE SAVEPOINT acemq_message";
-pub(super) const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT acemq_message";
-
 impl<D: Database> Lease<D> {
     /// Lends a transaction of its own.
     pub(super) fn alone(transaction: OwnedTransaction<D>) -> Self {
@@ -152,10 +147,10 @@ impl<D: Database> Lease<D> {
 
     async fn commit(mut self) -> Result<Receipt> {
         let of = self.unit();
-        if self.batch.is_some() {
-            // The drop brings the transaction home.
-            D::run(self.transaction(), RELEASE).await?;
-        } else if let Some(transaction) = self.transaction.take() {
+        // In a batch the drop brings the transaction home, and the batch commits it.
+        if self.batch.is_none()
+            && let Some(transaction) = self.transaction.take()
+        {
             commit(transaction).await?;
         }
         Ok(Receipt { of })
