@@ -68,7 +68,7 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(test)]
-mod vectors;
+mod tests;
 
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOutbox;

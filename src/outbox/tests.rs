@@ -1,4 +1,5 @@
-//! The claim cases of the wire contract's vectors, on databases whose clock stands still.
+//! The claim cases of the wire contract's vectors, on databases whose clock stands still, and the
+//! plans of the claims.
 
 use std::time::Duration;
 
@@ -86,4 +87,61 @@ async fn claims_on_postgres_take_what_the_vectors_say() {
         sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&pool).await.unwrap();
         assert_eq!(got, expect, "{case}");
     }
+}
+
+/// A claim with its parameters as literals, for `EXPLAIN`.
+#[cfg(feature = "postgres")]
+fn explained(claim: &str) -> String {
+    let literal = claim.replace("$1", "100").replace("$2", "NULL").replace("$3", "60000");
+    format!("EXPLAIN {literal}")
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn a_claim_on_postgres_never_scans_published_rows_with_or_without_statistics() {
+    let url = std::env::var("ACEMQ_TEST_POSTGRES")
+        .unwrap_or("postgres://postgres@127.0.0.1:5432/test".to_owned());
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let prefix = format!("plan_{}_", uuid::Uuid::new_v4().simple());
+    let store = super::PostgresOutbox::new(pool.clone()).table_prefix(&prefix).unwrap();
+    store.migrate().await.unwrap();
+    let run = async |sql: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.unwrap();
+    };
+    let fill = |rows: u32, published: &str, key: &str| {
+        format!(
+            "INSERT INTO {prefix}outbox (id, exchange, routing_key, payload, content_type, \
+             headers, ordering_key, published_at) \
+             SELECT i, '', 'k', '', 't', '{{}}', {key}, {published} FROM generate_series(1, {rows}) i"
+        )
+    };
+    run(fill(30_000, "now()", "NULL")).await;
+    run(fill(100, "NULL", "i % 10")).await;
+    for statistics in [false, true] {
+        if statistics {
+            run(format!("ANALYZE {prefix}outbox")).await;
+        }
+        let sql = sqlx::AssertSqlSafe(explained(&store.claim_sql()));
+        let plan: Vec<String> = sqlx::query_scalar(sql).fetch_all(&pool).await.unwrap();
+        let plan = plan.join("\n");
+        assert!(!plan.contains("Seq Scan"), "statistics: {statistics}\n{plan}");
+        assert!(plan.contains("outbox_pending"), "statistics: {statistics}\n{plan}");
+        assert!(plan.contains("outbox_ordered"), "statistics: {statistics}\n{plan}");
+    }
+    run(format!("DROP TABLE {prefix}outbox, {prefix}schema")).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_claim_on_sqlite_walks_the_indexes_of_waiting_rows() {
+    let options = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+    let pool = options.connect("sqlite::memory:").await.unwrap();
+    let store = super::SqliteOutbox::new(pool.clone());
+    store.migrate().await.unwrap();
+    let sql = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", store.claim_sql()));
+    let plan: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(&pool).await.unwrap();
+    let plan: String = plan.into_iter().map(|(_, _, _, line)| line + "\n").collect();
+    assert!(plan.contains("acemq_outbox_pending (available_at<?)"), "{plan}");
+    assert!(plan.contains("acemq_outbox_ordered (ordering_key=?)"), "{plan}");
+    assert!(!plan.contains("SCAN") && !plan.contains("B-TREE"), "{plan}");
 }
