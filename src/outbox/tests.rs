@@ -41,7 +41,7 @@ fn inserts(vectors: &Value, table: &str, time: impl Fn(i64) -> String) -> Vec<St
 /// Claims as a case says, and returns the case's number, what it expects and what it got.
 async fn claim<S: OutboxStore>(store: &S, case: &Value) -> (Vec<String>, Vec<String>) {
     let batch = u32::try_from(case["batch"].as_u64().unwrap()).unwrap();
-    let claimed = store.claim_batch(batch, Duration::from_secs(60)).await.unwrap();
+    let claimed = store.claim_batch(batch, Duration::from_mins(1)).await.unwrap();
     let got = claimed.records().iter().map(|r| r.record().id().to_owned()).collect();
     let expect: Vec<String> = serde_json::from_value(case["expect"].clone()).unwrap();
     (expect, got)
@@ -87,6 +87,59 @@ async fn claims_on_postgres_take_what_the_vectors_say() {
         sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&pool).await.unwrap();
         assert_eq!(got, expect, "{case}");
     }
+}
+
+#[cfg(feature = "mysql")]
+async fn mysql() -> sqlx::MySqlPool {
+    let url =
+        std::env::var("ACEMQ_TEST_MYSQL").unwrap_or("mysql://root@127.0.0.1:3306/test".to_owned());
+    sqlx::MySqlPool::connect(&url).await.unwrap()
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn claims_on_mysql_take_what_the_vectors_say() {
+    let pool = mysql().await;
+    let vectors = vectors();
+    for case in vectors["cases"].as_array().unwrap() {
+        let prefix = format!("vec_{}_", uuid::Uuid::new_v4().simple());
+        let now: &'static str = case["now"].to_string().leak();
+        let store = super::MySqlOutbox::new(pool.clone()).table_prefix(&prefix).unwrap();
+        let store = store.frozen_at(now);
+        store.migrate().await.unwrap();
+        for sql in inserts(&vectors, &format!("{prefix}outbox"), |ms| ms.to_string()) {
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.unwrap();
+        }
+        let (expect, got) = claim(&store, case).await;
+        let drop = format!("DROP TABLE {prefix}outbox, {prefix}schema");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&pool).await.unwrap();
+        assert_eq!(got, expect, "{case}");
+    }
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn a_claim_on_mysql_walks_the_indexes_of_waiting_rows() {
+    use sqlx::Row;
+
+    let pool = mysql().await;
+    let prefix = format!("plan_{}_", uuid::Uuid::new_v4().simple());
+    let store = super::MySqlOutbox::new(pool.clone()).table_prefix(&prefix).unwrap();
+    store.migrate().await.unwrap();
+    let claim = store.claim_sql().replace("LIMIT ?", "LIMIT 100");
+    let plan = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("EXPLAIN {claim}")));
+    let plan = plan.fetch_all(&pool).await.unwrap();
+    let drop = format!("DROP TABLE {prefix}outbox, {prefix}schema");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&pool).await.unwrap();
+    let read = |row: &sqlx::mysql::MySqlRow, column: &str| {
+        row.try_get_unchecked::<Option<String>, _>(column).unwrap().unwrap_or_default()
+    };
+    let steps: Vec<_> =
+        plan.iter().map(|row| (read(row, "table"), read(row, "key"), read(row, "Extra"))).collect();
+    assert_eq!(steps[0].0, "o", "{steps:?}");
+    assert_eq!(steps[0].1, "pending", "{steps:?}");
+    assert_eq!(steps[1].1, "ordered", "{steps:?}");
+    assert!(steps.iter().all(|step| !step.2.contains("filesort")), "{steps:?}");
 }
 
 /// A claim with its parameters as literals, for `EXPLAIN`.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::db::{Db, on_every_database};
 
-pub const LEASE: Duration = Duration::from_secs(60);
+pub const LEASE: Duration = Duration::from_mins(1);
 
 pub fn record(name: &str) -> OutboxRecord {
     OutboxRecord::bytes("orders", "order.placed", "text/plain", Bytes::from(name.to_owned()))
@@ -554,7 +554,7 @@ async fn writers_and_claimers_meet_without_errors<D: Db>(db: D) {
                     all.len() as u64
                 );
                 outbox.purge(Duration::ZERO, 10).await.unwrap();
-                seen += if all.is_empty() { 1 } else { 0 };
+                seen += u32::from(all.is_empty());
                 tokio::task::yield_now().await;
             }
         })

@@ -8,7 +8,7 @@ use std::{
 
 use acemq::{
     Error,
-    outbox::{OutboxRelay, OutboxStore, RetryDelay},
+    outbox::{OutboxRelay, OutboxStore, RetryDelay, RunningRelay},
 };
 
 use crate::{
@@ -141,13 +141,16 @@ async fn poison_retires_while_the_others_flow<D: Db>(db: D) {
     let poison = (0..30).map(|n| record(&format!("poison {n}")));
     let good = (0..50).map(|n| record(&format!("good {n}")));
     add(&db, poison.chain(good).collect()).await;
-    let target = Target::answering(|name, _| match name.starts_with("poison") {
-        true => Err(Error::Unroutable {
-            exchange: "orders".into(),
-            routing_key: "order.placed".into(),
-            reason: "NO_ROUTE".into(),
-        }),
-        false => Ok(()),
+    let target = Target::answering(|name, _| {
+        if name.starts_with("poison") {
+            Err(Error::Unroutable {
+                exchange: "orders".into(),
+                routing_key: "order.placed".into(),
+                reason: "NO_ROUTE".into(),
+            })
+        } else {
+            Ok(())
+        }
     });
     let relay = OutboxRelay::new(&target, db.outbox())
         .batch_size(10)
@@ -279,7 +282,7 @@ async fn a_dropped_drain_is_finished_in_the_background<D: Db>(db: D) {
 
 async fn a_lease_is_renewed_while_a_batch_is_slow<D: Db>(db: D) {
     add(&db, (0..4).map(|n| record(&n.to_string())).collect()).await;
-    let target = Target::slow(Duration::from_millis(2000));
+    let target = Target::slow(Duration::from_secs(2));
     let relay = || {
         OutboxRelay::new(&target, db.outbox())
             .lease(Duration::from_millis(900))
@@ -287,7 +290,7 @@ async fn a_lease_is_renewed_while_a_batch_is_slow<D: Db>(db: D) {
             .start()
     };
     let relays = [relay(), relay()];
-    until(|| async { relays.iter().map(|r| r.published()).sum::<u64>() }, |n| *n == 4).await;
+    until(|| async { relays.iter().map(RunningRelay::published).sum::<u64>() }, |n| *n == 4).await;
     assert_eq!(target.names().len(), 4, "nobody took them over meanwhile");
     assert!(relays.iter().all(|r| r.lost() == 0));
     for relay in relays {
@@ -358,7 +361,7 @@ async fn two_relays_keep_the_order_of_each_key<D: Db>(db: D) {
     };
     let relays = [relay(), relay()];
     until(
-        || async { relays.iter().map(|r| r.published()).sum::<u64>() },
+        || async { relays.iter().map(RunningRelay::published).sum::<u64>() },
         |n| *n == (KEYS * EACH) as u64,
     )
     .await;
