@@ -51,6 +51,7 @@
 //! | `rabbitmq` | yes | `amqp://` and `amqps://` URLs, by lapin |
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
+//! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
 //!
 //! Without any of them the crate still has `memory://` and the in-memory idempotency store.
 //!
@@ -92,6 +93,8 @@ pub use consume::{
     ResultExt, RetryPolicy,
 };
 pub use error::{BoxError, Error, Result};
+#[cfg(feature = "mysql")]
+pub use idempotency::MySqlIdempotencyStore;
 #[cfg(feature = "postgres")]
 pub use idempotency::PostgresIdempotencyStore;
 #[cfg(feature = "sqlite")]
@@ -103,10 +106,12 @@ pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,
     Itinerary, JsonCodec, Message, ReplayStamp, RoutingSlip, Stop, TextCodec,
 };
+#[cfg(feature = "mysql")]
+pub use outbox::MySqlOutbox;
 #[cfg(feature = "postgres")]
 pub use outbox::PostgresOutbox;
 #[cfg(feature = "sqlite")]
 pub use outbox::SqliteOutbox;
-pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RunningRelay};
+pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
 pub use publish::{BatchOutcome, Publisher};
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

@@ -15,7 +15,7 @@ use crate::{
     },
     idempotency::Claim,
     message::{Decoder, Message, Received},
-    store::OwnedTransaction,
+    store::{OwnedTransaction, begun},
 };
 
 /// A handler of units of work, and what it takes to give it one.
@@ -37,7 +37,15 @@ where
 {
     /// Begins a transaction, asking until the database answers; none if the consumer stops.
     pub(super) async fn begin(&self) -> Option<OwnedTransaction<I::Database>> {
-        insist("begin a transaction", &self.stop, || self.inbox.begin().boxed()).await
+        let begin = || {
+            async {
+                let mut transaction = self.inbox.begin().await?;
+                begun(&mut transaction).await?;
+                Ok(transaction)
+            }
+            .boxed()
+        };
+        insist("begin a transaction", &self.stop, begin).await
     }
 
     /// Notes the message in the transaction; one without an id cannot be noted and is new.

@@ -77,6 +77,12 @@ macro_rules! shared_methods {
                 self.notifier.wake();
             }
 
+            /// The text of the claim, for tests of its plan.
+            #[cfg(test)]
+            pub(super) fn claim_sql(&self) -> String {
+                self.statements.claim.to_string()
+            }
+
             /// A clone whose database clock stands still, for tests of exact times.
             #[cfg(test)]
             pub(super) fn frozen_at(self, now: &'static str) -> Self {

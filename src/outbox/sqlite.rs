@@ -49,8 +49,8 @@ const ROWS_PER_INSERT: usize = 1000;
 
 /// An outbox in an SQLite table.
 ///
-/// Cheap to clone; clones share the pool and the wake-up signal. Time is the database's: the
-/// application's clock may be wrong.
+/// Cheap to clone; clones share the pool and the wake-up signal. Time is the database's clock,
+/// which in SQLite is this machine's.
 ///
 /// # Examples
 ///

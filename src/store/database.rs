@@ -12,6 +12,18 @@ pub type OwnedTransaction<D> = sqlx::Transaction<'static, D>;
 ///
 /// Implemented for the databases whose feature is enabled; it is not for implementing elsewhere.
 pub trait Database: sqlx::Database + sealed::Sealed {
+    /// Runs at the start of a unit of work.
+    #[doc(hidden)]
+    const BEGUN: Option<&'static str>;
+
+    /// Fails if the unit of work is no longer what the database would commit.
+    ///
+    /// After a statement that failed, PostgreSQL answers a commit with a rollback, and calls it a
+    /// success; MySQL has rolled back all of it after a deadlock. A handler that swallows the error
+    /// and commits must not have its message acknowledged.
+    #[doc(hidden)]
+    const INTACT: Option<&'static str>;
+
     /// Runs a statement without parameters or results.
     #[doc(hidden)]
     fn run<'a>(
@@ -25,12 +37,15 @@ mod sealed {
 }
 
 macro_rules! database {
-    ($feature:literal, $database:ty) => {
+    ($feature:literal, $database:ty, $begun:expr, $intact:expr) => {
         #[cfg(feature = $feature)]
         impl sealed::Sealed for $database {}
 
         #[cfg(feature = $feature)]
         impl Database for $database {
+            const BEGUN: Option<&'static str> = $begun;
+            const INTACT: Option<&'static str> = $intact;
+
             fn run<'a>(
                 transaction: &'a mut OwnedTransaction<Self>,
                 sql: &'static str,
@@ -44,11 +59,23 @@ macro_rules! database {
     };
 }
 
-database!("postgres", sqlx::Postgres);
-database!("sqlite", sqlx::Sqlite);
-database!("mysql", sqlx::MySql);
+database!("postgres", sqlx::Postgres, None, Some("SELECT 1"));
+// A transaction that SQLite has rolled back by itself refuses the commit.
+database!("sqlite", sqlx::Sqlite, None, None);
+database!("mysql", sqlx::MySql, Some("SAVEPOINT acemq_unit"), Some("RELEASE SAVEPOINT acemq_unit"));
+
+/// Prepares a transaction that has just begun.
+pub(crate) async fn begun<D: Database>(transaction: &mut OwnedTransaction<D>) -> Result<()> {
+    match D::BEGUN {
+        Some(sql) => D::run(transaction, sql).await,
+        None => Ok(()),
+    }
+}
 
 /// Commits; dropping the future rolls back, unless the database had committed already.
-pub(crate) async fn commit<D: Database>(transaction: OwnedTransaction<D>) -> Result<()> {
+pub(crate) async fn commit<D: Database>(mut transaction: OwnedTransaction<D>) -> Result<()> {
+    if let Some(sql) = D::INTACT {
+        D::run(&mut transaction, sql).await?;
+    }
     transaction.commit().await.map_err(failed("commit"))
 }

@@ -166,6 +166,39 @@ on_both_databases! {
         assert_eq!(bank.effects().await, (54, 54));
     }
 
+    async fn a_handler_that_swallows_a_failed_statement_is_not_done<B>(fx, bank) {
+        // PostgreSQL would answer its commit with a rollback and call that a success.
+        for batch in [1, 10] {
+            let queue = fx.queue("stock").await;
+            let numbers: Vec<u32> = (0..10).collect();
+            let _ = fx.mq.publisher::<u32>("", queue.as_str()).send_all(&numbers).await;
+            let (before, _) = bank.effects().await;
+            let consumer = {
+                let bank = bank.clone();
+                fx.mq.consumer::<u32>(queue.as_str()).retry(quickly(2)).transactional(bank.store())
+                    .batched(batch).start(move |mut work: Work<u32, B::D>| {
+                        let bank = bank.clone();
+                        async move {
+                            let id = work.message().id().to_owned();
+                            B::effect(work.tx(), bank.name(), &id).await?;
+                            if *work.payload() == 9 {
+                                let _ = B::effect(work.tx(), "missing_table_", &id).await;
+                            }
+                            Ok(work.commit().await?)
+                        }
+                    }).await.unwrap()
+            };
+            eventually("all to be settled", async || {
+                let stats = consumer.stats();
+                stats.acked + stats.dead_lettered == 10
+            }).await;
+            // Whoever was acknowledged has its effect.
+            let (effects, different) = bank.effects().await;
+            assert_eq!(effects - before, i64::try_from(consumer.stats().acked).unwrap());
+            assert_eq!(effects, different);
+        }
+    }
+
     async fn copies_over_four_consumers_have_one_effect<B>(fx, bank) {
         let queue = fx.queue("stock").await;
         let mut consumers = Vec::new();

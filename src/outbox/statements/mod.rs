@@ -57,11 +57,17 @@ pub(super) struct Dialect {
     pub(super) retired: &'static str,
     pub(super) requeue: &'static str,
     pub(super) purge: &'static str,
+    /// Deletes what a purge has found, where that is a step of its own; else empty.
+    pub(super) purged: &'static str,
 }
 
 /// The statements of one store.
 #[derive(Debug)]
 pub(super) struct Statements {
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(dead_code, reason = "MySQL adds one record like many")
+    )]
     pub(super) insert: Arc<str>,
     pub(super) insert_many: Arc<str>,
     pub(super) claim: Arc<str>,
@@ -76,6 +82,8 @@ pub(super) struct Statements {
     pub(super) retired: Arc<str>,
     pub(super) requeue: Arc<str>,
     pub(super) purge: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL purges in steps"))]
+    pub(super) purged: Arc<str>,
 }
 
 impl Statements {
@@ -107,6 +115,7 @@ impl Statements {
             retired: fill(dialect.retired),
             requeue: fill(dialect.requeue),
             purge: fill(dialect.purge),
+            purged: fill(dialect.purged),
         }
     }
 }

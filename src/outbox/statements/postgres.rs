@@ -94,4 +94,6 @@ DELETE FROM {outbox} WHERE seq IN (
     WHERE published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
     ORDER BY published_at LIMIT $2
     FOR UPDATE SKIP LOCKED)",
+
+    purged: "",
 };

@@ -77,4 +77,6 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND retired_at IS NOT NULL",
 DELETE FROM {outbox} WHERE seq IN (
     SELECT seq FROM {outbox} WHERE published_at IS NOT NULL AND published_at < {now} - ?1
     ORDER BY published_at LIMIT ?2)",
+
+    purged: "",
 };
