@@ -37,7 +37,7 @@
 //!
 //! - [`AceMq`]: connecting, declaring, closing.
 //! - [`Publisher`]: what a successful send means, and which error a failed one is.
-//! - [`consume`]: handlers and their answers, retries, dead letters.
+//! - [`consume`]: handlers and their answers, retries, dead letters, replay.
 //! - [`idempotency`]: recognising duplicates.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
@@ -86,7 +86,7 @@ mod transport;
 pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
 pub use consume::{
     Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
-    ResultExt, RetryPolicy,
+    ReplayBuilder, ReplayEnd, ReplayFilter, ReplayReport, ResultExt, RetryPolicy,
 };
 pub use error::{BoxError, Error, Result};
 #[cfg(feature = "postgres")]

@@ -33,6 +33,7 @@ mod consumer;
 mod counters;
 mod decide;
 mod handler;
+mod replay;
 mod retry_policy;
 mod set_aside;
 mod subscription;
@@ -44,4 +45,7 @@ pub use builder::ConsumerBuilder;
 pub use consumer::{Consumer, ConsumerState};
 pub use counters::ConsumerStats;
 pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
+pub use replay::{
+    Death, ReplayBuilder, ReplayCandidate, ReplayEnd, ReplayFilter, ReplayProgress, ReplayReport,
+};
 pub use retry_policy::RetryPolicy;

@@ -91,11 +91,20 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     format!("the handler panicked: {}", text.unwrap_or("no text"))
 }
 
+/// Reads a delivery, and takes the right to settle it off it.
+pub(super) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received, Box<dyn Settle>) {
+    let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
+    let envelope = Envelope::from_properties(&properties, &routing_key, core.clock().now_ms());
+    let queue = queue.to_owned();
+    (Received { queue, exchange, routing_key, redelivered, envelope, properties, body }, settle)
+}
+
 impl Worker {
     /// Handles a delivery. `place` is its share of the concurrency, given back before any wait.
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
-        let (received, settle) = self.receive(delivery);
+        let (received, settle) = receive(&self.core, &self.queue, delivery);
+        let received = Arc::new(received);
         let handled = self.process(&received).await;
         let step = match handled {
             Claimed::Handled(outcome) => self.decide(outcome, &received.envelope),
@@ -144,16 +153,6 @@ impl Worker {
     async fn put_back(&self, original: &Received, settle: Box<dyn Settle>) {
         let same = original.envelope.clone();
         self.again_after(TWIN_WAIT, same, original, settle, &self.counters.in_progress).await;
-    }
-
-    fn receive(&self, delivery: Delivery) -> (Arc<Received>, Box<dyn Settle>) {
-        let now_ms = self.core.clock().now_ms();
-        let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
-        let envelope = Envelope::from_properties(&properties, &routing_key, now_ms);
-        let queue = self.queue.clone();
-        let received =
-            Received { queue, exchange, routing_key, redelivered, envelope, properties, body };
-        (Arc::new(received), settle)
     }
 
     fn decide(&self, outcome: Outcome, envelope: &Envelope) -> Step {
