@@ -14,9 +14,9 @@ use super::{
     RetryPolicy,
     claim::{Claimed, Claims},
     counters::{Counter, Counters},
-    decide::{Outcome, Step, decide},
+    decide::{Cause, Outcome, Step, decide},
     handler::Handler,
-    set_aside::{publish_copy, set_aside},
+    set_aside::{noting_origin, publish_copy, set_aside, set_aside_envelope},
 };
 use crate::{
     connection::Core,
@@ -41,6 +41,8 @@ pub(super) struct Worker {
     pub(super) process: Box<dyn Process>,
     pub(super) claims: Option<Claims>,
     pub(super) counters: Arc<Counters>,
+    /// Whether copies carry the headers that tools of other stacks look for.
+    pub(super) exception_headers: bool,
     /// Cuts waits short when the consumer stops.
     pub(super) stop: CancellationToken,
     /// Says once that messages come without an id.
@@ -178,14 +180,15 @@ impl Worker {
                 let same = original.envelope.clone();
                 self.again_after(delay, same, original, settle, &self.counters.deferred).await;
             }
-            Step::DeadLetter(error) => {
+            Step::DeadLetter(cause, error) => {
                 let target = standard::dead_letter_name(&self.queue);
                 let counter = &self.counters.dead_lettered;
-                self.set_aside(&target, &error, original, settle, counter).await;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
-            Step::Park(error) => {
+            Step::Park(cause, error) => {
                 let target = standard::parked_name(&self.queue);
-                self.set_aside(&target, &error, original, settle, &self.counters.parked).await;
+                let counter = &self.counters.parked;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
         }
     }
@@ -198,7 +201,7 @@ impl Worker {
         settle: Box<dyn Settle>,
     ) {
         let next = original.envelope.next_attempt();
-        match publish_copy(&self.core, original, &next, rung).await {
+        match self.publish_copy(original, next, rung).await {
             Err(Error::Unroutable { .. }) => {
                 tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
                 self.counters.rung_missing.add();
@@ -230,21 +233,35 @@ impl Worker {
         if !self.wait(delay).await {
             return self.give_back(settle).await;
         }
-        let copied = publish_copy(&self.core, original, &envelope, &self.queue).await;
+        let copied = self.publish_copy(original, envelope, &self.queue).await;
         self.finish(copied, &self.queue, settle, counter).await;
+    }
+
+    /// Publishes a copy that will be handled again.
+    async fn publish_copy(
+        &self,
+        original: &Received,
+        mut envelope: Envelope,
+        queue: &str,
+    ) -> Result<()> {
+        if self.exception_headers {
+            envelope = noting_origin(envelope, original);
+        }
+        publish_copy(&self.core, original, &envelope, queue).await
     }
 
     async fn set_aside(
         &self,
         target: &str,
-        error: &str,
+        (cause, error): (Cause, &str),
         original: &Received,
         settle: Box<dyn Settle>,
         counter: &Counter,
     ) {
         let id = original.envelope.id();
         tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
-        let copied = set_aside(&self.core, original, error, target).await;
+        let envelope = set_aside_envelope(original, cause, error, self.exception_headers);
+        let copied = set_aside(&self.core, original, &envelope, target).await;
         self.finish(copied, target, settle, counter).await;
     }
 

@@ -29,8 +29,8 @@ pub(super) struct Pass<'a> {
     started: DateTime<Utc>,
     /// None for a time that is too far away to be told.
     deadline: Option<Instant>,
-    /// When the rate allows the next move.
-    next_move: Instant,
+    /// When the rate allows the next move; none if at once.
+    next_move: Option<Instant>,
     /// The messages taken and not acknowledged. Only their number: the broker knows which.
     held: u64,
     /// The ids of the messages that were moved in the second in which the pass started. Stamps
@@ -59,7 +59,7 @@ impl<'a> Pass<'a> {
             pull: link.pull(&plan.queue).await?,
             started: core.clock().now(),
             deadline: plan.within.and_then(|limit| now.checked_add(limit)),
-            next_move: now,
+            next_move: None,
             held: 0,
             moved_at_start: HashSet::new(),
             done: ReplayProgress::default(),
@@ -128,7 +128,9 @@ impl<'a> Pass<'a> {
             return Err(ReplayEnd::Limit);
         }
         // Before a message is taken, so that none is out of sight for the time of the wait.
-        self.in_time(sleep_until(self.next_move)).await?;
+        if let Some(at) = self.next_move.take() {
+            in_time(self.deadline, self.plan.core.closing(), sleep_until(at)).await?;
+        }
         let (candidate, settle) = self.take().await?;
         self.held += 1;
         if self.was_moved_before(&candidate) {
@@ -163,10 +165,6 @@ impl<'a> Pass<'a> {
         };
         let (received, settle) = receive(core, &self.plan.queue, delivery);
         Ok((ReplayCandidate::new(received, core.clock().now()), settle))
-    }
-
-    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ReplayEnd> {
-        in_time(self.deadline, self.plan.core.closing(), work).await
     }
 
     /// Returns whether this pass moved the message, which then failed again: moving it once more
@@ -232,7 +230,7 @@ impl<'a> Pass<'a> {
         if let Some(rate) = self.plan.rate {
             let pause = Duration::try_from_secs_f64(rate.recip()).unwrap_or(Duration::MAX);
             let now = Instant::now();
-            self.next_move = now.checked_add(pause).unwrap_or(now + FAR);
+            self.next_move = Some(now.checked_add(pause).unwrap_or(now + FAR));
         }
         settle.ack().await?;
         self.held -= 1;
