@@ -120,7 +120,7 @@ pub struct Death {
 
 impl Death {
     /// Reads leniently: an entry without a queue is none, everything else has a default.
-    fn read(headers: &Headers) -> Option<Self> {
+    pub(super) fn read(headers: &Headers) -> Option<Self> {
         let Some(HeaderValue::List(deaths)) = headers.get("x-death") else { return None };
         let Some(HeaderValue::Table(latest)) = deaths.first() else { return None };
         let text = |name: &str| latest.get(name).and_then(HeaderValue::lenient_text);

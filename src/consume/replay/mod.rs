@@ -39,6 +39,8 @@ mod candidate;
 mod filter;
 mod pass;
 mod report;
+#[cfg(test)]
+mod tests;
 
 pub use builder::ReplayBuilder;
 pub use candidate::{Death, ReplayCandidate};

@@ -140,7 +140,7 @@ impl<'a> Pass<'a> {
             self.done.skipped += 1;
         } else if self.plan.dry_run {
             self.done.moved += 1;
-        } else if self.is_done(&candidate).await.map_err(ReplayEnd::Failed)? {
+        } else if self.plan.is_done(&candidate).await.map_err(ReplayEnd::Failed)? {
             self.done.already_done += 1;
         } else {
             self.move_to(target, &candidate, settle).await.map_err(ReplayEnd::Failed)?;
@@ -174,28 +174,6 @@ impl<'a> Pass<'a> {
         let Some(at) = stamp.and_then(|stamp| stamp.replayed_at()) else { return false };
         let (at, started) = (at.timestamp(), self.started.timestamp());
         at > started || (at == started && self.moved_at_start.contains(candidate.id()))
-    }
-
-    /// Makes the idempotency store forget the message; true if it stays as it was handled.
-    async fn is_done(&self, candidate: &ReplayCandidate) -> Result<bool> {
-        let Some(claims) = &self.plan.claims else { return Ok(false) };
-        if !Envelope::has_identity(&candidate.received().properties) {
-            return Ok(false);
-        }
-        let (store, consumer, id) = (&claims.store, claims.consumer.as_str(), candidate.id());
-        if self.plan.even_if_done {
-            store.forget(consumer, id).await?;
-            return Ok(false);
-        }
-        // Claiming is the only way to ask; a claim that is given back leaves nothing behind.
-        match store.try_claim(consumer, id).await? {
-            Claim::AlreadyConfirmed => Ok(true),
-            Claim::InProgress => Ok(false),
-            Claim::Claimed(token) => {
-                store.release(consumer, id, token).await?;
-                Ok(false)
-            }
-        }
     }
 
     async fn move_to(
@@ -241,6 +219,30 @@ impl<'a> Pass<'a> {
     async fn close(self) {
         if timeout(CLOSE_WITHIN, self.pull.close()).await.is_err() {
             tracing::warn!(queue = self.plan.queue, "the broker is slow to take messages back");
+        }
+    }
+}
+
+impl Plan {
+    /// Makes the idempotency store forget the message; true if it stays as it was handled.
+    async fn is_done(&self, candidate: &ReplayCandidate) -> Result<bool> {
+        let Some(claims) = &self.claims else { return Ok(false) };
+        if !Envelope::has_identity(&candidate.received().properties) {
+            return Ok(false);
+        }
+        let (store, consumer, id) = (&claims.store, claims.consumer.as_str(), candidate.id());
+        if self.even_if_done {
+            store.forget(consumer, id).await?;
+            return Ok(false);
+        }
+        // Claiming is the only way to ask; a claim that is given back leaves nothing behind.
+        match store.try_claim(consumer, id).await? {
+            Claim::AlreadyConfirmed => Ok(true),
+            Claim::InProgress => Ok(false),
+            Claim::Claimed(token) => {
+                store.release(consumer, id, token).await?;
+                Ok(false)
+            }
         }
     }
 }
