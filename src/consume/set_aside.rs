@@ -74,16 +74,14 @@ pub(super) fn set_aside_envelope(
             .header(header::EXCEPTION_MESSAGE, "")
     });
     // The message moves without the headers for others if there is no room for them.
-    match described.filter(|described| room(original, described) >= COURTESY_ROOM) {
-        Some(described) => {
-            let text = cut(error, (room(original, &described) / 2).min(MAX_ERROR));
-            described.header(header::EXCEPTION_MESSAGE, text.as_str()).with_error(text)
-        }
-        None => {
-            let text = cut(error, room(original, &bare).min(MAX_ERROR));
-            bare.with_error(text)
-        }
+    if let Some(described) =
+        described.filter(|described| room(original, described) >= COURTESY_ROOM)
+    {
+        let text = cut(error, (room(original, &described) / 2).min(MAX_ERROR));
+        return described.header(header::EXCEPTION_MESSAGE, text.as_str()).with_error(text);
     }
+    let text = cut(error, room(original, &bare).min(MAX_ERROR));
+    bare.with_error(text)
 }
 
 /// Keeps the exchange and routing key of the first publish, which a copy would otherwise lose,

@@ -35,7 +35,12 @@ async fn with_dead_letters(count: usize) -> (AceMq, MemoryBroker) {
 }
 
 fn properties(id: &str) -> Properties {
-    Properties { message_id: Some(id.to_owned()), persistent: true, ..Properties::default() }
+    Properties {
+        message_id: Some(id.to_owned()),
+        content_type: Some("application/octet-stream".to_owned()),
+        persistent: true,
+        ..Properties::default()
+    }
 }
 
 async fn put(mq: &AceMq, queue: &str, properties: Properties) {
