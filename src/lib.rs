@@ -37,7 +37,7 @@
 //!
 //! - [`AceMq`]: connecting, declaring, closing.
 //! - [`Publisher`]: what a successful send means, and which error a failed one is.
-//! - [`consume`]: handlers and their answers, retries, dead letters.
+//! - [`consume`]: handlers and their answers, retries, dead letters, replay.
 //! - [`idempotency`]: recognising duplicates.
 //! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
@@ -90,7 +90,7 @@ mod transport;
 pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
 pub use consume::{
     Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
-    ResultExt, RetryPolicy,
+    ReplayBuilder, ReplayEnd, ReplayFilter, ReplayReport, ResultExt, RetryPolicy,
 };
 pub use error::{BoxError, Error, Result};
 #[cfg(feature = "mysql")]

@@ -37,6 +37,7 @@ pub struct ConsumerBuilder<T> {
     exclusive: bool,
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
+    exception_headers: bool,
 }
 
 impl AceMq {
@@ -89,6 +90,7 @@ impl AceMq {
             exclusive: false,
             store: None,
             consumer_name: None,
+            exception_headers: false,
         }
     }
 }
@@ -131,6 +133,22 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// not disturb each other. Default: the queue's name.
     pub fn consumer_name(mut self, name: impl Into<String>) -> Self {
         self.consumer_name = Some(name.into());
+        self
+    }
+
+    /// Makes set-aside messages readable for tools of other stacks, by four more headers.
+    /// Default: none; the reason is in the envelope.
+    ///
+    /// - `x-exception-message`: the reason, the same text as in the envelope.
+    /// - `x-exception-type`: `exhausted`, `too_old`, `rejected`, `panicked`, `parked` or
+    ///   `undecodable`.
+    /// - `x-original-exchange` and `x-original-routing-key`: where the message was published to
+    ///   before it was retried. Retried messages carry these two as well.
+    ///
+    /// The texts are cut, and where the message's own headers leave too little room in a frame,
+    /// none of the four is added. A replay leaves them on the message.
+    pub fn exception_headers(mut self) -> Self {
+        self.exception_headers = true;
         self
     }
 
@@ -203,6 +221,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 policy: self.policy,
                 process,
                 counters: Arc::clone(&counters),
+                exception_headers: self.exception_headers,
                 stop: stop.clone(),
             }),
             places: Arc::new(Semaphore::new(self.concurrency)),

@@ -36,6 +36,7 @@ mod decide;
 mod handler;
 mod insist;
 mod process;
+mod replay;
 mod retry_policy;
 mod set_aside;
 mod subscription;
@@ -47,6 +48,9 @@ pub use builder::ConsumerBuilder;
 pub use consumer::{Consumer, ConsumerState};
 pub use counters::ConsumerStats;
 pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
+pub use replay::{
+    Death, ReplayBuilder, ReplayCandidate, ReplayEnd, ReplayFilter, ReplayProgress, ReplayReport,
+};
 pub use retry_policy::RetryPolicy;
 
 pub(crate) use claim::purge_until;

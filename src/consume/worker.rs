@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RetryPolicy,
     counters::{Counter, Counters},
-    decide::{Outcome, Step, decide},
+    decide::{Cause, Outcome, Step, decide},
     process::{Handling, Process},
-    set_aside::{publish_copy, set_aside},
+    set_aside::{noting_origin, publish_copy, set_aside, set_aside_envelope},
 };
 use crate::{
     connection::Core,
@@ -34,15 +34,26 @@ pub(super) struct Worker {
     pub(super) policy: RetryPolicy,
     pub(super) process: Box<dyn Process>,
     pub(super) counters: Arc<Counters>,
+    /// Whether copies carry the headers that tools of other stacks look for.
+    pub(super) exception_headers: bool,
     /// Cuts waits short when the consumer stops.
     pub(super) stop: CancellationToken,
+}
+
+/// Reads a delivery, and takes the right to settle it off it.
+pub(super) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received, Box<dyn Settle>) {
+    let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
+    let envelope = Envelope::from_properties(&properties, &routing_key, core.clock().now_ms());
+    let queue = queue.to_owned();
+    (Received { queue, exchange, routing_key, redelivered, envelope, properties, body }, settle)
 }
 
 impl Worker {
     /// Handles a delivery. `place` is its share of the concurrency, given back before any wait.
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
-        let (received, settle) = self.receive(delivery);
+        let (received, settle) = receive(&self.core, &self.queue, delivery);
+        let received = Arc::new(received);
         let handling = {
             let _running = self.counters.in_flight.enter();
             self.process.process(Arc::clone(&received)).await
@@ -72,16 +83,6 @@ impl Worker {
         self.again_after(TWIN_WAIT, same, original, settle, &self.counters.in_progress).await;
     }
 
-    fn receive(&self, delivery: Delivery) -> (Arc<Received>, Box<dyn Settle>) {
-        let now_ms = self.core.clock().now_ms();
-        let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
-        let envelope = Envelope::from_properties(&properties, &routing_key, now_ms);
-        let queue = self.queue.clone();
-        let received =
-            Received { queue, exchange, routing_key, redelivered, envelope, properties, body };
-        (Arc::new(received), settle)
-    }
-
     fn decide(&self, outcome: Outcome, envelope: &Envelope) -> Step {
         let attempt = u32::try_from(envelope.attempt()).unwrap_or(1);
         let age = envelope.first_seen_ms().map(|first_seen| {
@@ -105,14 +106,15 @@ impl Worker {
                 let same = original.envelope.clone();
                 self.again_after(delay, same, original, settle, &self.counters.deferred).await;
             }
-            Step::DeadLetter(error) => {
+            Step::DeadLetter(cause, error) => {
                 let target = standard::dead_letter_name(&self.queue);
                 let counter = &self.counters.dead_lettered;
-                self.set_aside(&target, &error, original, settle, counter).await;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
-            Step::Park(error) => {
+            Step::Park(cause, error) => {
                 let target = standard::parked_name(&self.queue);
-                self.set_aside(&target, &error, original, settle, &self.counters.parked).await;
+                let counter = &self.counters.parked;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
         }
     }
@@ -125,7 +127,7 @@ impl Worker {
         settle: Box<dyn Settle>,
     ) {
         let next = original.envelope.next_attempt();
-        match publish_copy(&self.core, original, &next, rung).await {
+        match self.publish_copy(original, next, rung).await {
             Err(Error::Unroutable { .. }) => {
                 tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
                 self.counters.rung_missing.add();
@@ -157,21 +159,35 @@ impl Worker {
         if !self.wait(delay).await {
             return self.give_back(settle).await;
         }
-        let copied = publish_copy(&self.core, original, &envelope, &self.queue).await;
+        let copied = self.publish_copy(original, envelope, &self.queue).await;
         self.finish(copied, &self.queue, settle, counter).await;
+    }
+
+    /// Publishes a copy that will be handled again.
+    async fn publish_copy(
+        &self,
+        original: &Received,
+        mut envelope: Envelope,
+        queue: &str,
+    ) -> Result<()> {
+        if self.exception_headers {
+            envelope = noting_origin(envelope, original);
+        }
+        publish_copy(&self.core, original, &envelope, queue).await
     }
 
     async fn set_aside(
         &self,
         target: &str,
-        error: &str,
+        (cause, error): (Cause, &str),
         original: &Received,
         settle: Box<dyn Settle>,
         counter: &Counter,
     ) {
         let id = original.envelope.id();
         tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
-        let copied = set_aside(&self.core, original, error, target).await;
+        let envelope = set_aside_envelope(original, cause, error, self.exception_headers);
+        let copied = set_aside(&self.core, original, &envelope, target).await;
         self.finish(copied, target, settle, counter).await;
     }
 

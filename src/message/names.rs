@@ -51,6 +51,12 @@ pub(crate) mod header {
     /// The replay count's name before the prefix was divided; read, never written.
     pub(crate) const LEGACY_REPLAY_COUNT: &str = "x-acemq-replay-count";
 
+    /// What tools of other stacks look for on a message that was set aside.
+    pub(crate) const EXCEPTION_MESSAGE: &str = "x-exception-message";
+    pub(crate) const EXCEPTION_TYPE: &str = "x-exception-type";
+    pub(crate) const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
+    pub(crate) const ORIGINAL_ROUTING_KEY: &str = "x-original-routing-key";
+
     /// Whether this is a replay stamp under the prefix it had before the prefix was divided.
     pub(crate) fn is_legacy_replay(name: &str) -> bool {
         matches!(name, "x-acemq-replayed-from" | "x-acemq-replayed-at" | LEGACY_REPLAY_COUNT)

@@ -25,7 +25,6 @@ pub(crate) fn parked_name(queue: &str) -> String {
 
 /// The queue that the messages in a dead-letter or parked queue came from; none for any other
 /// name. `.dead` is what old .NET members called a dead-letter queue: read, never declared.
-#[cfg_attr(not(test), expect(dead_code, reason = "for replay, which is still to come"))]
 pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
     [".dlq", ".parked", ".dead"]
         .iter()
