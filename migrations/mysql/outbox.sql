@@ -18,11 +18,11 @@ CREATE TABLE IF NOT EXISTS {prefix}outbox (
     lease_until  BIGINT,
     published_at BIGINT,
     retired_at   BIGINT,
-    -- What a claim walks, with published_at and retired_at null: rows that wait, by the time from
-    -- which they may go out. A purge walks the rest of it.
-    KEY pending (published_at, retired_at, available_at, seq),
-    -- The first unfinished row of an ordering key.
-    KEY ordered (ordering_key, published_at, seq),
+    -- What a claim walks, with the first three null: rows without an ordering key that wait, by
+    -- the time from which they may go out. A purge walks the rest of it.
+    KEY pending (published_at, retired_at, ordering_key, available_at, seq),
+    -- The first unfinished row of each ordering key, however many rows wait behind it.
+    KEY ordered (published_at, ordering_key, seq),
     UNIQUE KEY unique_key (unique_key),
     KEY retired (retired_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

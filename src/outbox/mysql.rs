@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
-    rows::{StoredRow, batch_limit, duration, json_failures, json_set},
+    rows::{Shared, StoredRow, batch_limit, duration, json_failures, json_set},
     statements::{MYSQL, Settings, Statements},
 };
 use crate::{
@@ -76,7 +76,7 @@ pub struct MySqlOutbox {
     pool: MySqlPool,
     settings: Settings,
     statements: Arc<Statements>,
-    notifier: Notifier,
+    shared: Shared,
 }
 
 impl MySqlOutbox {
@@ -85,7 +85,7 @@ impl MySqlOutbox {
     /// The pool is for the relay's own work; `add` uses only the caller's transaction.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
-        Self::assemble(pool, Settings::new(NOW), Notifier::new())
+        Self::assemble(pool, Settings::new(NOW), Shared::default())
     }
 
     /// Writes a record in the caller's transaction.
@@ -184,9 +184,21 @@ impl MySqlOutbox {
         let token = Uuid::new_v4();
         let mut connection = self.pool.acquire().await?;
         let mut tx = mysql::begin_read_committed(&mut connection).await?;
-        let rows =
-            query(&self.statements.claim).bind(batch_limit(batch)).fetch_all(&mut *tx).await?;
-        let rows = rows.iter().map(read_claimed).collect::<sqlx::Result<Vec<_>>>()?;
+        let limit = batch_limit(batch);
+        let free = query(&self.statements.claim).bind(limit).fetch_all(&mut *tx).await?;
+        let keys = query(&self.statements.claim_keys).bind(limit).fetch_all(&mut *tx).await?;
+        let mut rows = free.iter().map(read_candidate).collect::<sqlx::Result<Vec<_>>>()?;
+        if !keys.is_empty() {
+            let seqs = keys.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<Vec<i64>>>()?;
+            let keyed = query(&self.statements.claim_keyed).bind(json_set(&seqs));
+            for row in keyed.fetch_all(&mut *tx).await? {
+                rows.push(read_candidate(&row)?);
+            }
+        }
+        // The oldest of both; the others are free again with the commit.
+        rows.sort_unstable_by_key(|(available_at, row)| (*available_at, row.seq));
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let rows: Vec<StoredRow> = rows.into_iter().map(|(_, row)| row).collect();
         if !rows.is_empty() {
             let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
             query(&self.statements.claimed)
@@ -296,8 +308,13 @@ impl OutboxStore for MySqlOutbox {
     }
 
     fn notifier(&self) -> Option<Notifier> {
-        Some(self.notifier.clone())
+        Some(self.shared.notifier.clone())
     }
+}
+
+/// A row that a claim may take, with the time by which claims are ordered.
+fn read_candidate(row: &MySqlRow) -> sqlx::Result<(i64, StoredRow)> {
+    Ok((row.try_get("available_at")?, read_claimed(row)?))
 }
 
 fn read_claimed(row: &MySqlRow) -> sqlx::Result<StoredRow> {

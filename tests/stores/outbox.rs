@@ -58,6 +58,8 @@ on_every_database!(
     a_delayed_record_is_not_claimed_before_its_time,
     one_record_of_a_key_is_claimed_at_a_time_and_in_order,
     a_retired_record_blocks_its_key_unless_told_otherwise,
+    a_long_backlog_of_one_key_does_not_hide_the_others,
+    keys_take_turns_when_more_wait_than_fit_a_batch,
     a_record_that_commits_late_is_not_skipped,
     a_damaged_row_fails_alone,
     published_records_are_purged_in_bounded_batches_and_no_others,
@@ -376,6 +378,50 @@ async fn a_retired_record_blocks_its_key_unless_told_otherwise<D: Db>(db: D) {
 
     db.outbox().requeue(&seqs(&batch)).await.unwrap();
     assert_eq!(names(&claim(&db).await), ["1"]);
+}
+
+async fn a_long_backlog_of_one_key_does_not_hide_the_others<D: Db>(db: D) {
+    let mut tx = db.begin().await;
+    let backlog = (0..3000).map(|n| record(&n.to_string()).ordering_key("hot"));
+    db.add_all(&mut tx, backlog.collect()).await.unwrap();
+    D::commit(tx).await;
+    add(&db, vec![record("free"), record("other").ordering_key("other")]).await;
+    let outbox = db.outbox();
+    let first = outbox.claim_batch(1, LEASE).await.unwrap();
+    assert_eq!(names(&first), ["0"], "the oldest goes first");
+    let failed = [FailedPublish::retire(seqs(&first)[0], "refused")];
+    outbox.mark_failed(first.token(), &failed).await.unwrap();
+
+    let started = std::time::Instant::now();
+    assert_eq!(names(&outbox.claim_batch(10, LEASE).await.unwrap()), ["free", "other"]);
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+async fn keys_take_turns_when_more_wait_than_fit_a_batch<D: Db>(db: D) {
+    let keyed = |name: &str, key: u32| record(name).ordering_key(format!("key {key:02}"));
+    let all = (0..3).flat_map(|n| (0..20).map(move |key| keyed(&format!("{key}:{n}"), key)));
+    add(&db, all.collect()).await;
+    let outbox = db.outbox();
+    let mut first = HashSet::new();
+    for _ in 0..4 {
+        let batch = outbox.claim_batch(5, LEASE).await.unwrap();
+        assert_eq!(batch.records().len(), 5);
+        first.extend(names(&batch));
+        outbox.mark_published(batch.token(), &seqs(&batch)).await.unwrap();
+    }
+    assert!((0..20).all(|key| first.contains(&format!("{key}:0"))), "{first:?}");
+
+    // Wherever the turn stands, what is there is found.
+    add(&db, vec![record("first of all").ordering_key("!")]).await;
+    let mut rest = HashSet::new();
+    while let batch = outbox.claim_batch(7, LEASE).await.unwrap()
+        && !batch.is_empty()
+    {
+        rest.extend(names(&batch));
+        outbox.mark_published(batch.token(), &seqs(&batch)).await.unwrap();
+    }
+    assert!(rest.contains("first of all"));
+    assert_eq!(rest.len(), 41);
 }
 
 async fn a_record_that_commits_late_is_not_skipped<D: Db>(db: D) {

@@ -45,7 +45,9 @@ pub(super) struct Dialect {
     pub(super) insert: &'static str,
     pub(super) insert_many: &'static str,
     pub(super) claim: &'static str,
-    /// What a claim returns, where that is a step of its own; else empty.
+    /// The further steps of a claim, where it takes several; else empty.
+    pub(super) claim_keys: &'static str,
+    pub(super) claim_keyed: &'static str,
     pub(super) claimed: &'static str,
     pub(super) mark_published: &'static str,
     pub(super) delete_published: &'static str,
@@ -71,6 +73,10 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_many: Arc<str>,
     pub(super) claim: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
+    pub(super) claim_keys: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
+    pub(super) claim_keyed: Arc<str>,
     #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
     pub(super) claimed: Arc<str>,
     pub(super) mark_published: Arc<str>,
@@ -105,6 +111,8 @@ impl Statements {
             insert: fill(dialect.insert),
             insert_many: fill(dialect.insert_many),
             claim: fill(dialect.claim),
+            claim_keys: fill(dialect.claim_keys),
+            claim_keyed: fill(dialect.claim_keyed),
             claimed: fill(dialect.claimed),
             mark_published: fill(published),
             mark_failed: fill(dialect.mark_failed),

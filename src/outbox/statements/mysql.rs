@@ -14,17 +14,36 @@ INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers,
 
     claim: "
 SELECT o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.headers,
-       o.ordering_key, o.unique_key, o.attempts, {now} - o.created_at AS age_ms
+       o.ordering_key, o.unique_key, o.attempts, {now} - o.created_at AS age_ms, o.available_at
 FROM {outbox} o FORCE INDEX (pending)
+WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.ordering_key IS NULL
+  AND o.available_at <= {now}
+  AND (o.lease_until IS NULL OR o.lease_until < {now})
+ORDER BY o.available_at, o.seq
+LIMIT ?
+FOR UPDATE SKIP LOCKED",
+
+    // Reads without a lock. A record that is the first unfinished one of its key stays it until
+    // it is published, so that the lock may come afterwards.
+    claim_keys: "
+SELECT o.seq FROM (
+    SELECT min(e.seq) AS seq FROM {outbox} e FORCE INDEX (ordered)
+    WHERE e.published_at IS NULL AND e.ordering_key IS NOT NULL {unless_skipped}
+    GROUP BY e.ordering_key) h
+STRAIGHT_JOIN {outbox} o FORCE INDEX (PRIMARY) ON o.seq = h.seq
 WHERE o.published_at IS NULL AND o.retired_at IS NULL
   AND o.available_at <= {now}
   AND (o.lease_until IS NULL OR o.lease_until < {now})
-  AND (o.ordering_key IS NULL OR o.seq = (
-      SELECT e.seq FROM {outbox} e FORCE INDEX (ordered)
-      WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL {unless_skipped}
-      ORDER BY e.seq LIMIT 1))
 ORDER BY o.available_at, o.seq
-LIMIT ?
+LIMIT ?",
+
+    claim_keyed: "
+SELECT o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.headers,
+       o.ordering_key, o.unique_key, o.attempts, {now} - o.created_at AS age_ms, o.available_at
+FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS s
+STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.seq = s.seq
+WHERE o.published_at IS NULL AND o.retired_at IS NULL
+  AND (o.lease_until IS NULL OR o.lease_until < {now})
 FOR UPDATE SKIP LOCKED",
 
     claimed: "
