@@ -20,7 +20,7 @@ use super::{
     state::{Role, StateBoard},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, deadline},
     error::{Error, Result},
     topology::Topology,
     transport::{Link, LinkStatus, Outgoing, QueueInfo, Transport},
@@ -221,12 +221,6 @@ impl Drop for Core {
         self.closing.cancel();
         self.closed.cancel();
     }
-}
-
-/// A deadline that saturates instead of overflowing.
-fn deadline(limit: Duration) -> Instant {
-    let far = Duration::from_hours(24 * 365);
-    Instant::now() + limit.min(far)
 }
 
 /// `{client name}@{host}` (wire contract, section 1).

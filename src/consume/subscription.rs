@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
+    clock::deadline,
     error::{Error, Result, with_causes},
     topology::Topology,
     transport::{Delivery, Subscribe, Subscription, SubscriptionControl},
@@ -55,7 +56,7 @@ impl Runner {
     pub(super) async fn subscribe(&self) -> Result<Subscription> {
         let core = &self.worker.core;
         core.declare(&self.topology).await?;
-        let deadline = Instant::now() + core.options().confirm_timeout;
+        let deadline = deadline(core.options().confirm_timeout);
         let link = core.consume_link(deadline).await?;
         match link.subscribe(self.request.clone()).await {
             Err(error @ Error::NotFound { .. }) => {

@@ -15,7 +15,13 @@ use lapin::{
 };
 use tokio::sync::watch;
 
-use super::{consumer, convert::short, declare, failure, publisher::Publishing};
+use super::{
+    consumer,
+    convert::short,
+    declare, failure,
+    publisher::Publishing,
+    socket::{Socket, SocketHandle},
+};
 use crate::{
     error::{Error, Result},
     topology::Topology,
@@ -34,20 +40,23 @@ pub(super) struct RabbitMqLink {
     exchanges: Arc<KnownExchanges>,
     status: watch::Receiver<LinkStatus>,
     frame_max: usize,
+    /// Dropped last: what the others say goodbye on.
+    socket: Socket,
 }
 
 impl RabbitMqLink {
-    pub(super) fn new(connection: Connection, window: usize) -> Self {
+    pub(super) fn new(connection: Connection, socket: Socket, window: usize) -> Self {
         let connection = Arc::new(connection);
         let exchanges = Arc::new(KnownExchanges::default());
         let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(0);
         Self {
             publishing: Publishing::start(Arc::clone(&connection), Arc::clone(&exchanges), window),
-            status: watch_status(&connection),
+            status: watch_status(&connection, socket.handle()),
             // 8 bytes of each frame are its own; 0 is no limit.
             frame_max: if frame_max == 0 { usize::MAX } else { frame_max - 8 },
             connection,
             exchanges,
+            socket,
         }
     }
 
@@ -147,6 +156,7 @@ impl Link for RabbitMqLink {
             if tokio::time::timeout(CLOSE_WITHIN, goodbye).await.is_err() {
                 tracing::warn!("the broker did not answer the close; dropping the connection");
             }
+            self.socket.handle().close();
         }
         .boxed()
     }
@@ -167,14 +177,14 @@ pub(super) async fn close_channel(channel: &Channel) {
     }
 }
 
-/// Follows the connection's events until it is lost.
-fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
+/// Follows the connection's events until it is lost, and closes its socket then.
+fn watch_status(connection: &Arc<Connection>, socket: SocketHandle) -> watch::Receiver<LinkStatus> {
     let (status, receiver) = watch::channel(LinkStatus::Open);
     let mut events = Box::pin(connection.events_listener());
     let connection = Arc::downgrade(connection);
     tokio::spawn(async move {
         let mut look = tokio::time::interval(LOOK_EVERY);
-        loop {
+        let reason = loop {
             let event = tokio::select! {
                 event = events.next() => event,
                 _ = look.tick() => {
@@ -194,17 +204,13 @@ fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
                 }
                 // lapin reports the error of a channel here too; the connection then goes on.
                 Some(Event::Error(_)) if is_connected(&connection) => {}
-                Some(Event::Error(error)) => {
-                    status.send_replace(LinkStatus::Lost(error.to_string()));
-                    return;
-                }
+                Some(Event::Error(error)) => break error.to_string(),
                 Some(_) => {}
-                None => {
-                    status.send_replace(LinkStatus::Lost("the connection was closed".into()));
-                    return;
-                }
+                None => break "the connection was closed".into(),
             }
-        }
+        };
+        status.send_replace(LinkStatus::Lost(reason));
+        socket.close();
     });
     receiver
 }
