@@ -19,10 +19,7 @@ mod stopping;
 use std::sync::Arc;
 
 use acemq::{AceMq, ConnectOptions, ConnectionState};
-use support::{
-    Broker, Fixture, amqp_url, eventually,
-    proxy::{Mute, Proxy},
-};
+use support::{Broker, Fixture, amqp_url, eventually, proxy::Proxy};
 
 /// RabbitMQ behind a proxy, and a way around it for the test itself.
 struct World {

@@ -13,10 +13,10 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 use super::{
-    consumer,
+    consumer::{self, Delivering},
     convert::short,
     declare, failure,
     publisher::Publishing,
@@ -49,15 +49,30 @@ impl RabbitMqLink {
         let connection = Arc::new(connection);
         let exchanges = Arc::new(KnownExchanges::default());
         let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(0);
+        let status = watch_status(&connection, socket.handle());
+        let publishing = Publishing::start(
+            Arc::clone(&connection),
+            Arc::clone(&exchanges),
+            status.clone(),
+            window,
+        );
         Self {
-            publishing: Publishing::start(Arc::clone(&connection), Arc::clone(&exchanges), window),
-            status: watch_status(&connection, socket.handle()),
+            connection,
+            publishing,
+            exchanges,
+            status,
             // 8 bytes of each frame are its own; 0 is no limit.
             frame_max: if frame_max == 0 { usize::MAX } else { frame_max - 8 },
-            connection,
-            exchanges,
             socket,
         }
+    }
+
+    async fn delivering(&self) -> Result<Delivering> {
+        Ok(Delivering { channel: self.channel().await?, status: self.status.clone() })
+    }
+
+    async fn answered<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        unless_lost(&self.status, operation).await
     }
 
     async fn channel(&self) -> Result<Channel> {
@@ -113,37 +128,40 @@ impl Link for RabbitMqLink {
             return std::future::ready(Err(error)).boxed();
         }
         let (publishing, exchanges) = (self.publishing.clone(), Arc::clone(&self.exchanges));
-        let connection = Arc::clone(&self.connection);
+        let (connection, status) = (Arc::clone(&self.connection), self.status.clone());
         async move {
-            exchanges.ensure(&connection, &message.exchange).await?;
+            unless_lost(&status, exchanges.ensure(&connection, &message.exchange)).await?;
             publishing.publish(message).await
         }
         .boxed()
     }
 
     fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>> {
-        async move { consumer::subscribe(self.channel().await?, request).await }.boxed()
+        let subscribing = async { consumer::subscribe(self.delivering().await?, request).await };
+        self.answered(subscribing).boxed()
     }
 
     fn pull(&self, queue: &str) -> BoxFuture<'_, Result<Box<dyn Pull>>> {
         let queue = queue.to_owned();
-        async move { consumer::pull(self.channel().await?, &queue) }.boxed()
+        self.answered(async move { consumer::pull(self.delivering().await?, &queue) }).boxed()
     }
 
     fn declare(&self, topology: &Topology) -> BoxFuture<'_, Result<()>> {
         let topology = topology.clone();
-        async move { self.aside(async |channel| declare::topology(channel, &topology).await).await }
-            .boxed()
+        let declaring = async move {
+            self.aside(async |channel| declare::topology(channel, &topology).await).await
+        };
+        self.answered(declaring).boxed()
     }
 
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {
         let queue = queue.to_owned();
-        async move { self.inspect_queue(&queue).await }.boxed()
+        self.answered(async move { self.inspect_queue(&queue).await }).boxed()
     }
 
     fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>> {
         let queue = queue.to_owned();
-        async move { self.delete(&queue).await }.boxed()
+        self.answered(async move { self.delete(&queue).await }).boxed()
     }
 
     fn status(&self) -> watch::Receiver<LinkStatus> {
@@ -153,7 +171,7 @@ impl Link for RabbitMqLink {
     fn close(&self) -> BoxFuture<'_, ()> {
         async move {
             let goodbye = self.connection.close(200, "OK".into());
-            if tokio::time::timeout(CLOSE_WITHIN, goodbye).await.is_err() {
+            if timeout(CLOSE_WITHIN, goodbye).await.is_err() {
                 tracing::warn!("the broker did not answer the close; dropping the connection");
             }
             self.socket.handle().close();
@@ -173,7 +191,33 @@ impl fmt::Debug for RabbitMqLink {
 /// Closes a channel; what went wrong with it by then no longer matters.
 pub(super) async fn close_channel(channel: &Channel) {
     if channel.status().connected() {
-        let _ = channel.close(200, "OK".into()).await;
+        let _ = timeout(CLOSE_WITHIN, channel.close(200, "OK".into())).await;
+    }
+}
+
+/// Waits for the answer to an operation, at most until the connection is lost.
+///
+/// lapin leaves some operations that meet the end of their connection without an answer.
+pub(super) async fn unless_lost<T>(
+    status: &watch::Receiver<LinkStatus>,
+    operation: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::select! {
+        biased;
+        answer = operation => answer,
+        reason = lost(status.clone()) => Err(Error::Interrupted { reason }),
+    }
+}
+
+/// Returns when a connection is lost, with the reason.
+pub(super) async fn lost(mut status: watch::Receiver<LinkStatus>) -> String {
+    loop {
+        if let LinkStatus::Lost(reason) = &*status.borrow_and_update() {
+            return reason.clone();
+        }
+        if status.changed().await.is_err() {
+            return "the connection was closed".into();
+        }
     }
 }
 
