@@ -43,6 +43,7 @@
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
+//! - [`testing`]: a broker in the test's process, with faults on command.
 //!
 //! # Features
 //!
@@ -84,6 +85,7 @@ pub mod message;
 pub mod outbox;
 mod publish;
 mod store;
+pub mod testing;
 pub mod topology;
 mod transport;
 

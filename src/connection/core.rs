@@ -3,13 +3,16 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures::future::BoxFuture;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout, timeout_at},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -20,7 +23,7 @@ use super::{
     state::{Role, StateBoard},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, deadline},
     error::{Error, Result},
     topology::Topology,
     transport::{Link, LinkStatus, Outgoing, QueueInfo, Transport},
@@ -45,6 +48,9 @@ pub(crate) struct Core {
     closed: CancellationToken,
     tasks: TaskTracker,
     abandoned_handlers: AtomicUsize,
+    is_closing: AtomicBool,
+    /// The report of the close, once it is over.
+    shutdown: watch::Sender<Option<Shutdown>>,
 }
 
 impl Core {
@@ -80,6 +86,8 @@ impl Core {
             closed,
             tasks: TaskTracker::new(),
             abandoned_handlers: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            shutdown: watch::Sender::new(None),
         }))
     }
 
@@ -201,8 +209,21 @@ impl Core {
     }
 
     /// Stops everything that runs on the handle, within one shared deadline, then disconnects.
-    pub(crate) async fn close(&self) -> Shutdown {
+    ///
+    /// The work is a task's, so that it is finished even if every caller goes away, as one does
+    /// that is a handler and is abandoned for not ending in time.
+    pub(crate) async fn close(self: &Arc<Self>) -> Shutdown {
         self.closing.cancel();
+        if !self.is_closing.swap(true, Ordering::AcqRel) {
+            let core = Arc::clone(self);
+            tokio::spawn(async move { core.shutdown.send_replace(Some(core.shut_down().await)) });
+        }
+        let mut report = self.shutdown.subscribe();
+        let shutdown = report.wait_for(Option::is_some).await.ok().and_then(|report| *report);
+        shutdown.unwrap_or(Shutdown { abandoned: 0 })
+    }
+
+    async fn shut_down(&self) -> Shutdown {
         self.tasks.close();
         // Each task abandons its handlers at the deadline by itself; the rest is for its goodbye.
         let limit = self.options.shutdown_timeout.saturating_add(GOODBYE);
@@ -221,12 +242,6 @@ impl Drop for Core {
         self.closing.cancel();
         self.closed.cancel();
     }
-}
-
-/// A deadline that saturates instead of overflowing.
-fn deadline(limit: Duration) -> Instant {
-    let far = Duration::from_hours(24 * 365);
-    Instant::now() + limit.min(far)
 }
 
 /// `{client name}@{host}` (wire contract, section 1).

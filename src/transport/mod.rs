@@ -140,6 +140,9 @@ pub(crate) struct Subscription {
 
 /// Stops a consumer. Dropping it without `close` closes the channel in the background.
 pub(crate) trait SubscriptionControl: Send + Sync + 'static {
+    /// Whether a delivery of this subscription can still be settled: its channel is open.
+    fn is_open(&self) -> bool;
+
     /// Stops the broker from sending. Returns after its answer; what was sent before that is
     /// still in the stream, which then ends.
     fn cancel(&self) -> BoxFuture<'_, Result<()>>;

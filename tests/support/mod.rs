@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod proxy;
+pub mod rabbitmqctl;
 
 use std::{
     future::Future,

@@ -261,6 +261,10 @@ impl State {
         queues
     }
 
+    pub(super) fn is_open(&self, channel: ChannelId) -> bool {
+        self.channels.contains_key(&channel)
+    }
+
     pub(super) fn channels_of(&self, link: LinkId) -> Vec<ChannelId> {
         let own = self.channels.iter().filter(|(_, channel)| channel.link == link);
         own.map(|(id, _)| *id).collect()
