@@ -123,6 +123,10 @@ pub(crate) struct Outgoing {
 pub(crate) struct Subscribe {
     pub(crate) queue: String,
     /// Unique, for the broker's tools.
+    #[cfg_attr(
+        not(feature = "rabbitmq"),
+        expect(dead_code, reason = "the in-process broker has no tools to show it")
+    )]
     pub(crate) tag: String,
     /// Unsettled deliveries at a time, from 1.
     pub(crate) prefetch: u16,
