@@ -179,6 +179,10 @@ pub(crate) struct Delivery {
 ///
 /// An error means that the channel is gone: the broker delivers the message again.
 pub(crate) trait Settle: fmt::Debug + Send + Sync {
+    /// Whether the delivering channel is still there. If not, the broker delivers the message
+    /// again, or has done so already.
+    fn is_live(&self) -> bool;
+
     /// Removes the message from its queue.
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 

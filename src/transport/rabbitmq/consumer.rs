@@ -149,6 +149,10 @@ impl Tag {
 }
 
 impl Settle for Tag {
+    fn is_live(&self) -> bool {
+        self.on.channel.status().connected()
+    }
+
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         async move {
             let ack = self.on.channel.basic_ack(self.tag, BasicAckOptions::default());
