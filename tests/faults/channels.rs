@@ -13,8 +13,10 @@ use tokio::sync::Semaphore;
 
 use crate::{
     World,
-    support::{Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, soon, unique},
-    until_ready, until_reconnecting,
+    support::{
+        Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, soon, unique,
+        until_ready, until_reconnecting,
+    },
 };
 
 async fn named(fx: &Fixture) -> (AceMq, String) {
@@ -66,7 +68,7 @@ async fn a_connection_that_the_broker_closes_names_its_reason_and_comes_back() {
     let queue = fx.queue("orders").await;
     let mut inbox = Inbox::of(&mq, &queue).await;
     let publisher = mq.publisher::<u32>("", queue.as_str());
-    let states = crate::record_states(&mq);
+    let states = crate::support::record_states(&mq);
     for role in ["publish", "consume"] {
         close_connections(&format!("{name} ({role})"), "closed by a test").await;
         eventually("the reason in the state", async || {

@@ -14,10 +14,7 @@ use acemq::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{
-    support::{Inbox, eventually, unique},
-    until_ready, until_reconnecting,
-};
+use crate::support::{Inbox, eventually, unique, until_ready, until_reconnecting};
 
 struct Memory {
     broker: MemoryBroker,
