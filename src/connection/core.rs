@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     declared::Declared,
     options::ConnectOptions,
-    session::{Session, Supervisor},
+    session::{Session, Supervisor, is_lost},
     shutdown::Shutdown,
     state::{Role, StateBoard},
 };
@@ -135,8 +135,7 @@ impl Core {
             return Err(Error::invalid("payload", body, reason));
         }
         let deadline = deadline(limit);
-        let link = self.publish.link(deadline).await?;
-        self.until_unblocked(&link, deadline).await?;
+        let link = self.publishing_link(deadline).await?;
         timeout_at(deadline, link.publish(message))
             .await
             .unwrap_or(Err(Error::ConfirmTimeout { waited: limit }))
@@ -146,6 +145,17 @@ impl Core {
     pub(crate) async fn publish_on_behalf(&self, message: Outgoing) -> Result<()> {
         let message = Outgoing { mandatory: true, ..message };
         self.publish(message, self.options.confirm_timeout).await
+    }
+
+    /// A live link that takes messages: on a lost one it would stay open whether they were sent.
+    async fn publishing_link(&self, deadline: Instant) -> Result<Arc<dyn Link>> {
+        loop {
+            let link = self.publish.link(deadline).await?;
+            self.until_unblocked(&link, deadline).await?;
+            if !is_lost(&link) {
+                return Ok(link);
+            }
+        }
     }
 
     async fn until_unblocked(&self, link: &Arc<dyn Link>, deadline: Instant) -> Result<()> {

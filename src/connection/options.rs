@@ -73,8 +73,9 @@ impl ConnectOptions {
     }
 
     /// Sets how long [`connect`](Self::connect) goes on trying when the broker cannot be reached,
-    /// for instance because it starts together with this process. A refusal for good is reported
-    /// at once. Default: 10 s.
+    /// for instance because it starts together with this process. The last attempt may end later,
+    /// within its [`attempt_timeout`](Self::attempt_timeout). A refusal for good is reported at
+    /// once. Default: 10 s.
     pub fn wait_for_broker(mut self, limit: Duration) -> Self {
         self.wait_for_broker = limit;
         self

@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-fn is_lost(link: &Arc<dyn Link>) -> bool {
+pub(super) fn is_lost(link: &Arc<dyn Link>) -> bool {
     matches!(&*link.status().borrow(), LinkStatus::Lost(_))
 }
 

@@ -8,13 +8,15 @@ use std::{
     time::Duration,
 };
 
-use acemq::{AceMq, Error, Exchange, Message, Queue, Topology};
+use acemq::{AceMq, ConsumerState, Error, Exchange, Message, Queue, Topology};
 use tokio::sync::Semaphore;
 
 use crate::{
     World,
-    support::{Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, soon, unique},
-    until_ready, until_reconnecting,
+    support::{
+        Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, soon, unique,
+        until_ready, until_reconnecting,
+    },
 };
 
 async fn named(fx: &Fixture) -> (AceMq, String) {
@@ -66,7 +68,7 @@ async fn a_connection_that_the_broker_closes_names_its_reason_and_comes_back() {
     let queue = fx.queue("orders").await;
     let mut inbox = Inbox::of(&mq, &queue).await;
     let publisher = mq.publisher::<u32>("", queue.as_str());
-    let states = crate::record_states(&mq);
+    let states = crate::support::record_states(&mq);
     for role in ["publish", "consume"] {
         close_connections(&format!("{name} ({role})"), "closed by a test").await;
         eventually("the reason in the state", async || {
@@ -112,4 +114,37 @@ async fn a_broadcast_reaches_an_exclusive_auto_deleted_queue_after_each_loss() {
         until_ready(&mq).await;
     }
     world.clean_up(mq).await;
+}
+
+/// B105: what is not declared through the handle is not declared by it.
+async fn a_queue_of_somebody_else(broker: Broker) {
+    let fx = Fixture::on(broker).await;
+    let queue = fx.queue("orders").await;
+    let options = fx.options().reconnect_cap(Duration::from_millis(200));
+    let mq = options.connect().await.unwrap();
+    let mut inbox = Inbox::of(&mq, &queue).await;
+    for round in 0..5_u32 {
+        fx.mq.delete_queue(&queue).await.unwrap();
+        eventually("the consumer to say what is missing", async || {
+            matches!(inbox.consumer.state(), ConsumerState::Waiting(reason) if reason.contains(&queue))
+        })
+        .await;
+        assert_eq!(fx.mq.queue_length(&queue).await.unwrap(), None);
+        fx.mq.declare(&Topology::new().queue(Queue::new(queue.as_str()))).await.unwrap();
+        fx.mq.publisher::<u32>("", queue.as_str()).send(&round).await.unwrap();
+        assert_eq!(inbox.next().await.body().as_ref(), round.to_string().as_bytes());
+        assert_eq!(inbox.consumer.state(), ConsumerState::Running);
+    }
+    let _ = mq.close().await;
+    fx.clean_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_of_somebody_elses_queue_waits_until_it_is_back_on_rabbitmq() {
+    a_queue_of_somebody_else(Broker::RabbitMq).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_of_somebody_elses_queue_waits_until_it_is_back_in_memory() {
+    a_queue_of_somebody_else(Broker::Memory).await;
 }

@@ -6,8 +6,7 @@ use acemq::{Error, Queue, Topology};
 
 use crate::{
     World,
-    support::{Inbox, eventually, soon},
-    until_ready, until_reconnecting,
+    support::{Inbox, eventually, soon, until_ready, until_reconnecting},
 };
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -120,10 +119,13 @@ async fn publishes_whose_answers_are_swallowed_end_and_their_places_come_back() 
     // The first two had a place and arrived; the third never left.
     world.fx.until_length(&queue, 3).await;
 
-    until_reconnecting(&mq).await;
-    within(started, NOTICED_WITHIN, "noticing");
+    // Of the two connections it is the publishing one that has to be given up.
+    eventually("the publishing connection to be given up", async || {
+        matches!(publisher.send(&100).await, Err(Error::Disconnected { .. }))
+    })
+    .await;
+    within(started, NOTICED_WITHIN + limit, "noticing");
     world.proxy.forward();
-    // The loss of the publishing connection may be noticed only by a send.
     eventually("sending again", async || publisher.send(&4).await.is_ok()).await;
     within(started, NOTICED_WITHIN + RECOVERED_WITHIN, "sending again");
     for number in 5..10 {

@@ -6,8 +6,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     World,
-    support::{Inbox, eventually},
-    until_ready, until_reconnecting,
+    support::{Inbox, eventually, until_ready, until_reconnecting},
 };
 
 const ROUNDS: usize = 50;

@@ -16,10 +16,8 @@ mod memory;
 mod reconnecting;
 mod stopping;
 
-use std::sync::Arc;
-
-use acemq::{AceMq, ConnectOptions, ConnectionState};
-use support::{Broker, Fixture, amqp_url, eventually, proxy::Proxy};
+use acemq::{AceMq, ConnectOptions};
+use support::{Broker, Fixture, amqp_url, proxy::Proxy};
 
 /// RabbitMQ behind a proxy, and a way around it for the test itself.
 struct World {
@@ -65,28 +63,4 @@ fn address_of_the_broker() -> String {
     let rest = url.split_once("://").expect("a URL").1;
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     rest.split('/').next().expect("an address").to_owned()
-}
-
-async fn until_ready(mq: &AceMq) {
-    eventually("the handle to be ready", async || mq.state() == ConnectionState::Ready).await;
-}
-
-async fn until_reconnecting(mq: &AceMq) {
-    eventually("the handle to notice the loss", async || {
-        matches!(mq.state(), ConnectionState::Reconnecting(_))
-    })
-    .await;
-}
-
-/// Follows the states of a handle.
-fn record_states(mq: &AceMq) -> Arc<std::sync::Mutex<Vec<ConnectionState>>> {
-    use futures::StreamExt;
-
-    let seen = Arc::<std::sync::Mutex<Vec<_>>>::default();
-    let (states, record) = (mq.states(), Arc::clone(&seen));
-    tokio::spawn(states.for_each(move |state| {
-        record.lock().unwrap().push(state);
-        std::future::ready(())
-    }));
-    seen
 }

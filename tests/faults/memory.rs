@@ -14,10 +14,7 @@ use acemq::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{
-    support::{Inbox, eventually, unique},
-    until_ready, until_reconnecting,
-};
+use crate::support::{Inbox, eventually, unique, until_ready, until_reconnecting};
 
 struct Memory {
     broker: MemoryBroker,
@@ -157,6 +154,22 @@ async fn a_blocked_broker_refuses_publishes_at_once_and_still_delivers() {
     patient.close().await;
     m.mq.close().await;
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+/// Nothing of it was sent, so the wait goes on with the next connection.
+#[tokio::test(start_paused = true)]
+async fn a_publish_that_waits_for_the_end_of_a_block_outlives_the_connection() {
+    let m = Memory::new().await;
+    m.broker.block("low on memory");
+    let patient = AceMq::options(m.url.as_str()).wait_when_blocked(true).connect().await.unwrap();
+    let publisher = patient.publisher::<u32>("", "orders");
+    let (sent, ()) = tokio::join!(publisher.send(&1), async {
+        m.broker.disconnect_all("cut");
+        m.broker.unblock();
+    });
+    sent.unwrap();
+    assert_eq!(m.broker.messages("orders").len(), 1);
+    let _ = tokio::join!(patient.close(), m.mq.close());
 }
 
 #[tokio::test(start_paused = true)]

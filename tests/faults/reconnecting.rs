@@ -6,8 +6,7 @@ use acemq::{ConnectionState, ConsumerState, Error, Queue, Topology};
 
 use crate::{
     World,
-    support::{Inbox, eventually, soon},
-    until_ready, until_reconnecting,
+    support::{Inbox, eventually, soon, until_ready, until_reconnecting},
 };
 
 /// B112: growing pauses, no storm.

@@ -11,8 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     World,
-    support::{Broker, Fixture, eventually, soon},
-    until_reconnecting,
+    support::{Broker, Fixture, eventually, soon, until_reconnecting},
 };
 
 const MESSAGES: u32 = 3000;

@@ -1,8 +1,6 @@
 //! RabbitMQ's own tool, for what only the broker can do to a client.
 
-use std::process::Output;
-
-use tokio::process::Command;
+use std::process::{Command, Output};
 
 use super::{eventually, soon};
 
@@ -16,17 +14,46 @@ pub async fn rabbitmqctl(arguments: &[&str]) -> String {
 }
 
 async fn run(arguments: &[&str]) -> Output {
-    let tool = std::env::var("ACEMQ_TEST_RABBITMQCTL").unwrap_or_else(|_| "rabbitmqctl".to_owned());
-    // The variable may hold a whole command, for instance one that enters a container.
-    let mut words = tool.split_whitespace();
-    let program = words.next().unwrap_or("rabbitmqctl");
-    let running = Command::new(program).args(words).arg("--quiet").args(arguments).output();
+    let running = tokio::process::Command::from(command(arguments)).output();
     soon("rabbitmqctl", running).await.unwrap_or_else(|error| {
         panic!(
-            "this test needs RabbitMQ's own tool, and `{tool}` does not start ({error}); \
-             set ACEMQ_TEST_RABBITMQCTL to a command that does"
+            "this test needs RabbitMQ's own tool, and `{}` does not start ({error}); \
+             set ACEMQ_TEST_RABBITMQCTL to a command that does",
+            tool()
         )
     })
+}
+
+fn tool() -> String {
+    std::env::var("ACEMQ_TEST_RABBITMQCTL").unwrap_or_else(|_| "rabbitmqctl".to_owned())
+}
+
+/// The variable may hold a whole command, for instance one that enters a container.
+fn command(arguments: &[&str]) -> Command {
+    let tool = tool();
+    let mut words = tool.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("rabbitmqctl"));
+    command.args(words).arg("--quiet").args(arguments);
+    command
+}
+
+/// Runs the tool when dropped, whatever became of the test.
+pub struct Restore(Vec<String>);
+
+impl Restore {
+    pub fn by(arguments: &[&str]) -> Self {
+        Self(arguments.iter().map(|&argument| argument.to_owned()).collect())
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let arguments: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        match command(&arguments).output() {
+            Ok(output) if output.status.success() => {}
+            failed => eprintln!("the broker is left changed, {arguments:?} failed: {failed:?}"),
+        }
+    }
 }
 
 /// Has the broker close the connections whose name contains `name`, as an operator would.
