@@ -68,10 +68,18 @@
 // Errors are named in full where it helps the reader, and a module's types carry its idea.
 #![allow(clippy::module_name_repetitions)]
 
-/// Runs the README's example with the other doctests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// Runs the examples of the pages with the other doctests.
+#[cfg(all(doctest, feature = "sqlite"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/exactly-once-effects.md")]
+    struct ExactlyOnceEffects;
+    #[doc = include_str!("../docs/memory-broker.md")]
+    struct MemoryBroker;
+    #[doc = include_str!("../docs/outbox.md")]
+    struct Outbox;
+}
 
 mod backoff;
 mod clock;
