@@ -41,14 +41,26 @@ broker_wide() {
     fi
 }
 
-example_in_memory() {
-    env -u ACEMQ_URL -u DATABASE_URL cargo run --quiet --example order_fulfilment
+# Every example, to its end; each says by its exit code whether it did what it promises.
+examples() {
+    local path
+    for path in examples/*.rs; do
+        path=${path#examples/}
+        printf -- '-- %s\n' "${path%.rs}"
+        env ACEMQ_EXAMPLE_ONCE=1 cargo run --quiet --all-features --example "${path%.rs}"
+    done
 }
 
-example_on_servers() {
+examples_in_memory() {
+    local ACEMQ_URL='' DATABASE_URL=''
+    unset ACEMQ_URL DATABASE_URL
+    examples
+}
+
+examples_on_servers() {
     ACEMQ_URL="${ACEMQ_TEST_AMQP:-amqp://guest:guest@127.0.0.1:5672/%2f}" \
         DATABASE_URL="${ACEMQ_TEST_POSTGRES:-postgres://postgres@127.0.0.1:5432/test}" \
-        cargo run --quiet --example order_fulfilment
+        examples
 }
 
 # RabbitMQ's own tool, which some tests need, where it is in a container or belongs to root.
@@ -74,6 +86,6 @@ stage "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
 stage "tests" tests
 stage "tests of broker-wide faults" broker_wide
 stage "doctests" cargo test --doc --all-features
-stage "example in memory" example_in_memory
-stage "example on RabbitMQ and PostgreSQL" example_on_servers
+stage "examples in memory" examples_in_memory
+stage "examples on RabbitMQ and PostgreSQL" examples_on_servers
 printf '\n== every check passed in %d s\n' "$SECONDS"

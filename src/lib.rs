@@ -37,8 +37,9 @@
 //!
 //! - [`AceMq`]: connecting, declaring, closing.
 //! - [`Publisher`]: what a successful send means, and which error a failed one is.
-//! - [`consume`]: handlers and their answers, retries, dead letters.
+//! - [`consume`]: handlers and their answers, retries, dead letters, replay.
 //! - [`idempotency`]: recognising duplicates.
+//! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
@@ -51,6 +52,7 @@
 //! | `rabbitmq` | yes | `amqp://` and `amqps://` URLs, by lapin |
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
+//! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
 //!
 //! Without any of them the crate still has `memory://` and the in-memory idempotency store.
 //!
@@ -77,6 +79,8 @@ mod connection;
 pub mod consume;
 mod error;
 pub mod idempotency;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub mod inbox;
 pub mod message;
 pub mod outbox;
 mod publish;
@@ -88,22 +92,28 @@ mod transport;
 pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
 pub use consume::{
     Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
-    ResultExt, RetryPolicy,
+    ReplayBuilder, ReplayEnd, ReplayFilter, ReplayReport, ResultExt, RetryPolicy,
 };
 pub use error::{BoxError, Error, Result};
+#[cfg(feature = "mysql")]
+pub use idempotency::MySqlIdempotencyStore;
 #[cfg(feature = "postgres")]
 pub use idempotency::PostgresIdempotencyStore;
 #[cfg(feature = "sqlite")]
 pub use idempotency::SqliteIdempotencyStore;
 pub use idempotency::{Claim, IdempotencyStore, MemoryIdempotencyStore};
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub use inbox::{Inbox, Receipt, TransactionalConsumer, Work, WorkResult};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,
     Itinerary, JsonCodec, Message, ReplayStamp, RoutingSlip, Stop, TextCodec,
 };
+#[cfg(feature = "mysql")]
+pub use outbox::MySqlOutbox;
 #[cfg(feature = "postgres")]
 pub use outbox::PostgresOutbox;
 #[cfg(feature = "sqlite")]
 pub use outbox::SqliteOutbox;
-pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RunningRelay};
+pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
 pub use publish::{BatchOutcome, Publisher};
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS {prefix}outbox (
     payload      bytea       NOT NULL,
     content_type text        NOT NULL,
     headers      text        NOT NULL,
-    ordering_key text,
+    ordering_key text        COLLATE "C",
     unique_key   text,
     created_at   timestamptz NOT NULL DEFAULT now(),
     available_at timestamptz NOT NULL DEFAULT now(),
@@ -25,10 +25,12 @@ CREATE TABLE IF NOT EXISTS {prefix}outbox (
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_analyze_scale_factor = 0.02
 );
--- What a claim walks: rows that wait, by the time from which they may go out.
+-- What a claim walks: rows without an ordering key that wait, by the time from which they may go
+-- out.
 CREATE INDEX IF NOT EXISTS {prefix}outbox_pending ON {prefix}outbox (available_at, seq)
-    WHERE published_at IS NULL AND retired_at IS NULL;
--- The first unfinished row of an ordering key.
+    WHERE published_at IS NULL AND retired_at IS NULL AND ordering_key IS NULL;
+-- What a claim steps through for the others: from key to key, and to the first unfinished row of
+-- each, however many rows wait behind it.
 CREATE INDEX IF NOT EXISTS {prefix}outbox_ordered ON {prefix}outbox (ordering_key, seq)
     WHERE published_at IS NULL AND ordering_key IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS {prefix}outbox_unique ON {prefix}outbox (unique_key)

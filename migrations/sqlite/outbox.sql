@@ -18,10 +18,12 @@ CREATE TABLE IF NOT EXISTS {prefix}outbox (
     published_at INTEGER,
     retired_at   INTEGER
 );
--- What a claim walks: rows that wait, by the time from which they may go out.
+-- What a claim walks: rows without an ordering key that wait, by the time from which they may go
+-- out.
 CREATE INDEX IF NOT EXISTS {prefix}outbox_pending ON {prefix}outbox (available_at, seq)
-    WHERE published_at IS NULL AND retired_at IS NULL;
--- The first unfinished row of an ordering key.
+    WHERE published_at IS NULL AND retired_at IS NULL AND ordering_key IS NULL;
+-- What a claim steps through for the others: from key to key, and to the first unfinished row of
+-- each, however many rows wait behind it.
 CREATE INDEX IF NOT EXISTS {prefix}outbox_ordered ON {prefix}outbox (ordering_key, seq)
     WHERE published_at IS NULL AND ordering_key IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS {prefix}outbox_unique ON {prefix}outbox (unique_key)

@@ -173,7 +173,10 @@ impl ConnectOptions {
         match self.url.split_once("://") {
             Some(("memory", "")) => Ok(Arc::new(MemoryTransport::private())),
             Some(("memory", name)) => Ok(Arc::new(MemoryTransport::named(name))),
+            #[cfg(feature = "rabbitmq")]
             Some(("amqp" | "amqps", _)) => self.rabbitmq(),
+            #[cfg(not(feature = "rabbitmq"))]
+            Some(("amqp" | "amqps", _)) => Self::rabbitmq(),
             Some((scheme, _)) => Err(Error::invalid(
                 "url",
                 format!("{scheme}://…"),
@@ -199,7 +202,7 @@ impl ConnectOptions {
     }
 
     #[cfg(not(feature = "rabbitmq"))]
-    fn rabbitmq(&self) -> Result<Arc<dyn Transport>> {
+    fn rabbitmq() -> Result<Arc<dyn Transport>> {
         Err(Error::invalid("url", "amqp://…", "needs the feature `rabbitmq` of this crate"))
     }
 }

@@ -1,21 +1,20 @@
 //! The options of a consumer, and its start.
 
-use std::{
-    fmt,
-    sync::{Arc, Once},
-};
+use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
     Consumer, Handler, RetryPolicy,
-    claim::Claims,
+    claim::{Claims, purge_until},
     consumer::{ConsumerState, Mode},
     counters::Counters,
+    process::{Idempotent, IdentityCheck, Process, Typed},
     subscription::Runner,
-    worker::{Process, Typed, Worker},
+    worker::Worker,
 };
 use crate::{
     connection::{AceMq, Core, Shutdown},
@@ -38,6 +37,7 @@ pub struct ConsumerBuilder<T> {
     exclusive: bool,
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
+    exception_headers: bool,
 }
 
 impl AceMq {
@@ -90,6 +90,7 @@ impl AceMq {
             exclusive: false,
             store: None,
             consumer_name: None,
+            exception_headers: false,
         }
     }
 }
@@ -135,6 +136,22 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// Makes set-aside messages readable for tools of other stacks, by four more headers.
+    /// Default: none; the reason is in the envelope.
+    ///
+    /// - `x-exception-message`: the reason, the same text as in the envelope.
+    /// - `x-exception-type`: `exhausted`, `too_old`, `rejected`, `panicked`, `parked` or
+    ///   `undecodable`.
+    /// - `x-original-exchange` and `x-original-routing-key`: where the message was published to
+    ///   before it was retried. Retried messages carry these two as well.
+    ///
+    /// The texts are cut, and where the message's own headers leave too little room in a frame,
+    /// none of the four is added. A replay leaves them on the message.
+    pub fn exception_headers(mut self) -> Self {
+        self.exception_headers = true;
+        self
+    }
+
     /// Lets no other consumer take from the queue; a second one fails to start. Default: shared.
     ///
     /// Classic queues only: a quorum queue ignores it (RabbitMQ's guide to quorum queues, feature
@@ -159,12 +176,17 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// - [`Error::BrokerRefused`] if another consumer has the queue for itself.
     /// - [`Error::Disconnected`] if there is no connection in time.
     pub async fn start(self, handler: impl Handler<T>) -> Result<Consumer> {
-        self.check()?;
-        let process = Typed { decoder: Arc::clone(&self.decoder), handler };
-        self.start_processing(Box::new(process)).await
+        let process = Box::new(Typed { decoder: Arc::clone(&self.decoder), handler });
+        self.start_processing(|_| process).await
     }
 
-    async fn start_processing(self, process: Box<dyn Process>) -> Result<Consumer> {
+    /// Starts with any kind of processing, which gets the token that ends it.
+    pub(crate) async fn start_processing(
+        self,
+        process: impl FnOnce(&CancellationToken) -> Box<dyn Process>,
+    ) -> Result<Consumer> {
+        self.check()?;
+        let consumer = self.name();
         let Self { core, queue, .. } = self;
         if core.closing().is_cancelled() {
             return Err(Error::Closed);
@@ -174,10 +196,16 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let counters = Arc::<Counters>::default();
         let (mode, wanted) = watch::channel(Mode::Running);
         let (state, current) = watch::channel(ConsumerState::Running);
-        let claims = self.store.map(|store| Claims {
-            store,
-            consumer: self.consumer_name.unwrap_or_else(|| queue.clone()),
-        });
+        let mut process = process(&stop);
+        if let Some(store) = self.store {
+            let (purged, stopped) = (Arc::clone(&store), stop.clone());
+            core.tasks().spawn(async move {
+                purge_until(stopped, |limit| purged.purge(limit)).await;
+            });
+            let claims = Claims { store, consumer };
+            let (identity, stop) = (IdentityCheck::default(), stop.clone());
+            process = Box::new(Idempotent { inner: process, claims, stop, identity });
+        }
         let runner = Runner {
             topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
             request: Subscribe {
@@ -192,9 +220,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 queue: queue.clone(),
                 policy: self.policy,
                 process,
-                claims: claims.clone(),
-                without_identity: Once::new(),
                 counters: Arc::clone(&counters),
+                exception_headers: self.exception_headers,
                 stop: stop.clone(),
             }),
             places: Arc::new(Semaphore::new(self.concurrency)),
@@ -202,16 +229,21 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             state,
             stop: stop.clone(),
         };
+        // A start that fails or is dropped ends what it began.
+        let guard = stop.clone().drop_guard();
         let first = runner.subscribe().await?;
-        if let Some(claims) = claims {
-            core.tasks().spawn(claims.purge_until(stop.clone()));
-        }
+        let stop = guard.disarm();
         let (end, ended) = watch::channel(None);
         core.tasks().spawn(async move {
             let abandoned = runner.run(first).await;
             end.send_replace(Some(Shutdown { abandoned }));
         });
         Ok(Consumer::new(queue, counters, mode, current, ended, stop))
+    }
+
+    /// The name under which messages are claimed.
+    pub(crate) fn name(&self) -> String {
+        self.consumer_name.clone().unwrap_or_else(|| self.queue.clone())
     }
 
     fn check(&self) -> Result<()> {
@@ -230,6 +262,32 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             return Err(Error::invalid("concurrency", self.concurrency, reason));
         }
         self.policy.validate()
+    }
+}
+
+/// What a consumer of another kind takes over.
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+impl<T> ConsumerBuilder<T> {
+    pub(crate) fn decoder(&self) -> Arc<dyn Decoder<T>> {
+        Arc::clone(&self.decoder)
+    }
+
+    pub(crate) fn handlers(&self) -> usize {
+        self.concurrency
+    }
+
+    pub(crate) fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn tasks(&self) -> tokio_util::task::TaskTracker {
+        self.core.tasks().clone()
+    }
+
+    /// Takes this many deliveries at once, whatever the concurrency and prefetch.
+    pub(crate) fn at_once(self, deliveries: usize) -> Self {
+        let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
+        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
     }
 }
 

@@ -7,22 +7,21 @@ use tokio::time::{MissedTickBehavior, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::decide::Outcome;
+use super::{
+    decide::Outcome,
+    insist::{insist, pauses},
+    process::Handling,
+};
 use crate::{
-    backoff::Backoff,
-    error::{Result, with_causes},
+    error::Result,
     idempotency::{Claim, IdempotencyStore},
 };
-
-/// The pauses between attempts to reach a store that is down.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How often a release is tried. After that the claim ends with its lease.
 const RELEASE_ATTEMPTS: u32 = 3;
 
 /// How often rows whose retention is over are deleted, and how many at a time.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+const PURGE_EVERY: Duration = Duration::from_mins(1);
 const PURGE_AT_ONCE: u32 = 1000;
 
 /// A store and the name under which a consumer claims in it.
@@ -30,18 +29,6 @@ const PURGE_AT_ONCE: u32 = 1000;
 pub(super) struct Claims {
     pub(super) store: Arc<dyn IdempotencyStore>,
     pub(super) consumer: String,
-}
-
-/// How handling under a claim ended.
-pub(super) enum Claimed {
-    /// The handler ran, and its outcome is recorded: the claim is confirmed or released.
-    Handled(Outcome),
-    /// The message was handled before.
-    Duplicate,
-    /// Another consumer is handling it.
-    InProgress,
-    /// The consumer stopped before the store answered; nothing is known.
-    Stopped,
 }
 
 impl Claims {
@@ -53,56 +40,29 @@ impl Claims {
         &self,
         message_id: &str,
         stop: &CancellationToken,
-        handling: impl Future<Output = Outcome>,
-    ) -> Claimed {
+        handling: BoxFuture<'_, Handling>,
+    ) -> Handling {
         let claiming = || self.store.try_claim(&self.consumer, message_id);
-        let token = match self.insist("claim", stop, claiming).await {
-            None => return Claimed::Stopped,
-            Some(Claim::AlreadyConfirmed) => return Claimed::Duplicate,
-            Some(Claim::InProgress) => return Claimed::InProgress,
+        let token = match insist("claim a message", stop, claiming).await {
+            None => return Handling::Stopped,
+            Some(Claim::AlreadyConfirmed) => return Handling::Duplicate,
+            Some(Claim::InProgress) => return Handling::InProgress,
             Some(Claim::Claimed(token)) => token,
         };
-        let outcome = self.while_renewing(message_id, token, handling).await;
-        if outcome != Outcome::Ack {
+        let handled = self.while_renewing(message_id, token, handling).await;
+        if !matches!(handled, Handling::Done(Outcome::Ack)) {
             self.release(message_id, token).await;
-            return Claimed::Handled(outcome);
+            return handled;
         }
         let confirming = || self.store.confirm(&self.consumer, message_id, token);
-        match self.insist("confirm", stop, confirming).await {
-            None => Claimed::Stopped,
+        match insist("confirm a message", stop, confirming).await {
+            None => Handling::Stopped,
             Some(owned) => {
                 if !owned {
                     let consumer = self.consumer.as_str();
                     tracing::warn!(consumer, message_id, "the claim ran out before its handler");
                 }
-                Claimed::Handled(outcome)
-            }
-        }
-    }
-
-    /// Repeats a call until the store answers; none if the consumer stops first.
-    async fn insist<'a, T>(
-        &self,
-        action: &str,
-        stop: &CancellationToken,
-        call: impl Fn() -> BoxFuture<'a, Result<T>>,
-    ) -> Option<T> {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut failing = false;
-        loop {
-            match call().await {
-                Ok(answer) => return Some(answer),
-                // Said once: a store that is down is down for every message.
-                Err(error) if !failing => {
-                    let (consumer, error) = (self.consumer.as_str(), with_causes(&error));
-                    tracing::error!(consumer, action, error, "the idempotency store failed");
-                    failing = true;
-                }
-                Err(_) => {}
-            }
-            tokio::select! {
-                () = sleep(backoff.next()) => {}
-                () = stop.cancelled() => return None,
+                handled
             }
         }
     }
@@ -111,8 +71,8 @@ impl Claims {
         &self,
         message_id: &str,
         token: Uuid,
-        handling: impl Future<Output = Outcome>,
-    ) -> Outcome {
+        handling: BoxFuture<'_, Handling>,
+    ) -> Handling {
         let every = (self.store.claim_lease() / 3).max(Duration::from_millis(10));
         let mut renewal = interval_at(tokio::time::Instant::now() + every, every);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,14 +87,14 @@ impl Claims {
         };
         tokio::select! {
             biased;
-            outcome = handling => outcome,
+            handled = handling => handled,
             never = renewing => never,
         }
     }
 
     /// Gives the claim back, so that the next attempt can have it at once.
     async fn release(&self, message_id: &str, token: Uuid) {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut backoff = pauses();
         for _ in 0..RELEASE_ATTEMPTS {
             match self.store.release(&self.consumer, message_id, token).await {
                 Ok(_) => return,
@@ -145,19 +105,23 @@ impl Claims {
         let lease = self.store.claim_lease();
         tracing::error!(message_id, ?lease, "a claim was not released; it ends with its lease");
     }
+}
 
-    /// Deletes rows whose retention is over, now and then, until the consumer stops.
-    pub(super) async fn purge_until(self, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                // Jittered, so that many consumers of one table do not purge at once.
-                () = sleep(PURGE_EVERY.mul_f64(0.5 + fastrand::f64())) => {}
-                () = stop.cancelled() => return,
-            }
-            while let Ok(purged) = self.store.purge(PURGE_AT_ONCE).await {
-                if purged < u64::from(PURGE_AT_ONCE) || stop.is_cancelled() {
-                    break;
-                }
+/// Deletes rows whose retention is over, now and then, until the consumer stops.
+pub(crate) async fn purge_until<'a>(
+    stop: CancellationToken,
+    purge: impl Fn(u32) -> BoxFuture<'a, Result<u64>>,
+) {
+    loop {
+        tokio::select! {
+            // Jittered, so that many consumers of one table do not purge at once.
+            () = sleep(PURGE_EVERY.mul_f64(0.5 + fastrand::f64())) => {}
+            () = stop.cancelled() => return,
+        }
+        // A failure is left to the next round: nothing depends on the purge.
+        while let Ok(purged) = purge(PURGE_AT_ONCE).await {
+            if purged < u64::from(PURGE_AT_ONCE) || stop.is_cancelled() {
+                break;
             }
         }
     }

@@ -35,11 +35,37 @@ pub(crate) enum Step {
     /// Waits, with the policy's jitter, and publishes the next attempt to the message's queue.
     RetryInConsumer(Duration),
     /// Publishes it to the dead-letter queue with this error.
-    DeadLetter(String),
+    DeadLetter(Cause, String),
     /// Publishes it to the parked queue with this error.
-    Park(String),
+    Park(Cause, String),
+    /// Publishes the same attempt to the queue `rung`, as [`Self::RetryInBroker`] does the next.
+    DeferInBroker { rung: String, delay: Duration },
     /// Waits and publishes it to its queue with the same attempt.
-    Defer(Duration),
+    DeferInConsumer(Duration),
+}
+
+/// Why a message is set aside, as a word that stays the same; the error beside it is for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Exhausted,
+    TooOld,
+    Rejected,
+    Panicked,
+    Parked,
+    Undecodable,
+}
+
+impl Cause {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Exhausted => "exhausted",
+            Self::TooOld => "too_old",
+            Self::Rejected => "rejected",
+            Self::Panicked => "panicked",
+            Self::Parked => "parked",
+            Self::Undecodable => "undecodable",
+        }
+    }
 }
 
 /// Decides what happens to a message of `queue`.
@@ -56,13 +82,23 @@ pub(crate) fn decide(
     match outcome {
         Outcome::Ack => Step::Ack,
         Outcome::Retry { reason, after } => retry(&reason, after, attempt, age, policy, queue),
-        Outcome::Reject(reason) => Step::DeadLetter(format!("the handler rejected it: {reason}")),
-        Outcome::Park(reason) => Step::Park(format!("the handler parked it: {reason}")),
-        Outcome::Defer(delay) => Step::Defer(delay),
-        Outcome::Panic(text) => {
-            Step::DeadLetter(format!("the handler reported an unprocessable message: {text}"))
+        Outcome::Reject(reason) => {
+            Step::DeadLetter(Cause::Rejected, format!("the handler rejected it: {reason}"))
         }
-        Outcome::Undecodable(text) => Step::Park(format!("could not be decoded: {text}")),
+        Outcome::Park(reason) => {
+            Step::Park(Cause::Parked, format!("the handler parked it: {reason}"))
+        }
+        Outcome::Defer(delay) => match rung(delay, policy, queue) {
+            Some((rung, delay)) => Step::DeferInBroker { rung, delay },
+            None => Step::DeferInConsumer(delay),
+        },
+        Outcome::Panic(text) => Step::DeadLetter(
+            Cause::Panicked,
+            format!("the handler reported an unprocessable message: {text}"),
+        ),
+        Outcome::Undecodable(text) => {
+            Step::Park(Cause::Undecodable, format!("could not be decoded: {text}"))
+        }
     }
 }
 
@@ -76,21 +112,28 @@ fn retry(
 ) -> Step {
     let scheduled = policy.delay_after(attempt).filter(|_| policy.retries(attempt, age));
     let Some(scheduled) = scheduled else {
-        return Step::DeadLetter(format!("{}: {reason}", given_up(attempt, policy)));
+        let (cause, why) = given_up(attempt, policy);
+        return Step::DeadLetter(cause, format!("{why}: {reason}"));
     };
     let delay = after.unwrap_or(scheduled);
-    let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay)).flatten();
-    match rung {
-        Some(delay) => Step::RetryInBroker { rung: standard::retry_rung_name(queue, delay), delay },
+    match rung(delay, policy, queue) {
+        Some((rung, delay)) => Step::RetryInBroker { rung, delay },
         None => Step::RetryInConsumer(delay),
     }
 }
 
+/// The rung that a delay is spent in, with the delay that it has; none where it is spent in the
+/// consumer.
+fn rung(delay: Duration, policy: &RetryPolicy, queue: &str) -> Option<(String, Duration)> {
+    let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay))??;
+    Some((standard::retry_rung_name(queue, rung), rung))
+}
+
 /// Why a message is not tried again; spent attempts are named before the age.
-fn given_up(attempt: u32, policy: &RetryPolicy) -> String {
+fn given_up(attempt: u32, policy: &RetryPolicy) -> (Cause, String) {
     match policy.age_limit().filter(|_| attempt < policy.max_attempts()) {
-        Some(limit) => format!("exceeded the maximum message age of {limit:?}"),
-        None => format!("exhausted {attempt} attempts"),
+        Some(limit) => (Cause::TooOld, format!("exceeded the maximum message age of {limit:?}")),
+        None => (Cause::Exhausted, format!("exhausted {attempt} attempts")),
     }
 }
 
@@ -116,8 +159,8 @@ mod tests {
         Step::RetryInBroker { rung: rung.into(), delay }
     }
 
-    fn dead(error: &str) -> Step {
-        Step::DeadLetter(error.into())
+    fn dead(cause: Cause, error: &str) -> Step {
+        Step::DeadLetter(cause, error.into())
     }
 
     #[test]
@@ -126,11 +169,24 @@ mod tests {
         let table = [
             (Outcome::Ack, Step::Ack),
             (failed(None), Step::RetryInConsumer(secs(10))),
-            (Outcome::Reject(boom()), dead("the handler rejected it: boom")),
-            (Outcome::Park(boom()), Step::Park("the handler parked it: boom".into())),
-            (Outcome::Defer(secs(7)), Step::Defer(secs(7))),
-            (Outcome::Panic(boom()), dead("the handler reported an unprocessable message: boom")),
-            (Outcome::Undecodable(boom()), Step::Park("could not be decoded: boom".into())),
+            (Outcome::Reject(boom()), dead(Cause::Rejected, "the handler rejected it: boom")),
+            (
+                Outcome::Park(boom()),
+                Step::Park(Cause::Parked, "the handler parked it: boom".into()),
+            ),
+            (Outcome::Defer(secs(7)), Step::DeferInConsumer(secs(7))),
+            (
+                Outcome::Defer(secs(50)),
+                Step::DeferInBroker { rung: "orders.retry.1m".into(), delay: secs(60) },
+            ),
+            (
+                Outcome::Panic(boom()),
+                dead(Cause::Panicked, "the handler reported an unprocessable message: boom"),
+            ),
+            (
+                Outcome::Undecodable(boom()),
+                Step::Park(Cause::Undecodable, "could not be decoded: boom".into()),
+            ),
         ];
         let policy = RetryPolicy::exponential(5, secs(10), secs(60));
         for (outcome, step) in table {
@@ -146,10 +202,10 @@ mod tests {
             (2, None, Step::RetryInConsumer(secs(20))),
             (3, Some(119), in_broker("orders.retry.40s", secs(40))),
             (4, Some(119), in_broker("orders.retry.1m", secs(60))),
-            (4, Some(120), dead("exceeded the maximum message age of 120s: boom")),
-            (5, Some(0), dead("exhausted 5 attempts: boom")),
+            (4, Some(120), dead(Cause::TooOld, "exceeded the maximum message age of 120s: boom")),
+            (5, Some(0), dead(Cause::Exhausted, "exhausted 5 attempts: boom")),
             // Spent attempts name the cause even where the age would end it too.
-            (9, Some(500), dead("exhausted 9 attempts: boom")),
+            (9, Some(500), dead(Cause::Exhausted, "exhausted 9 attempts: boom")),
         ];
         for (attempt, age, step) in table {
             let found = decide(failed(None), attempt, age.map(secs), &policy, "orders");
@@ -173,7 +229,7 @@ mod tests {
         let step = decide(failed(Some(secs(45))), 1, None, &without_rungs, "orders");
         assert_eq!(step, Step::RetryInConsumer(secs(45)));
         let spent = decide(failed(Some(secs(1))), 3, None, &without_rungs, "orders");
-        assert_eq!(spent, dead("exhausted 3 attempts: boom"));
+        assert_eq!(spent, dead(Cause::Exhausted, "exhausted 3 attempts: boom"));
     }
 
     #[test]
@@ -192,7 +248,7 @@ mod tests {
         ]
         .into_iter()
         .map(|step| match step {
-            Step::DeadLetter(error) | Step::Park(error) => error,
+            Step::DeadLetter(_, error) | Step::Park(_, error) => error,
             other => panic!("no error in {other:?}"),
         })
         .collect();
@@ -229,10 +285,10 @@ mod tests {
             {
                 Step::RetryInBroker { rung, .. } => (rung, attempt + 1, None, None),
                 Step::RetryInConsumer(delay) => (queue.to_owned(), attempt + 1, None, Some(delay)),
-                Step::DeadLetter(error) => {
+                Step::DeadLetter(_, error) => {
                     (standard::dead_letter_name(queue), attempt, Some(error), None)
                 }
-                Step::Park(error) => (standard::parked_name(queue), attempt, Some(error), None),
+                Step::Park(_, error) => (standard::parked_name(queue), attempt, Some(error), None),
                 other => panic!("not a hop: {other:?}"),
             };
             let publish = expected.get("then_publish").unwrap_or(expected);

@@ -78,7 +78,7 @@ impl HandlerError {
         Self { answer: Answer::Defer(delay), source: error.into() }
     }
 
-    pub(super) fn into_outcome(self) -> Outcome {
+    pub(crate) fn into_outcome(self) -> Outcome {
         let reason = with_causes(&*self.source);
         match self.answer {
             Answer::Retry(after) => Outcome::Retry { reason, after },

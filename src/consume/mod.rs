@@ -24,8 +24,9 @@
 //! and acknowledged without running the handler.
 //!
 //! How it fits together: `subscription` keeps a consumer subscribed over every loss and hands
-//! deliveries to `worker`; the worker asks `decide`, a pure function, and carries the step out
-//! with the help of `set_aside`.
+//! deliveries to `worker`; `process` decodes and runs the handler, under a `claim` where the
+//! consumer is idempotent; the worker then asks `decide`, a pure function, and carries the step
+//! out with the help of `set_aside`.
 
 mod builder;
 mod claim;
@@ -33,6 +34,9 @@ mod consumer;
 mod counters;
 mod decide;
 mod handler;
+mod insist;
+mod process;
+mod replay;
 mod retry_policy;
 mod set_aside;
 mod subscription;
@@ -44,4 +48,16 @@ pub use builder::ConsumerBuilder;
 pub use consumer::{Consumer, ConsumerState};
 pub use counters::ConsumerStats;
 pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
+pub use replay::{
+    Death, ReplayBuilder, ReplayCandidate, ReplayEnd, ReplayFilter, ReplayProgress, ReplayReport,
+};
 pub use retry_policy::RetryPolicy;
+
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use claim::purge_until;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use decide::Outcome;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use insist::insist;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use process::{Handling, IdentityCheck, Process, catching_panics, decode};

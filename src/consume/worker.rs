@@ -1,27 +1,21 @@
 //! One delivery, from its arrival to its settlement.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Arc, Once},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RetryPolicy,
-    claim::{Claimed, Claims},
     counters::{Counter, Counters},
-    decide::{Outcome, Step, decide},
-    handler::Handler,
-    set_aside::{publish_copy, set_aside},
+    decide::{Cause, Outcome, Step, decide},
+    process::{Handling, Process},
+    set_aside::{noting_origin, publish_copy, set_aside, set_aside_envelope},
 };
 use crate::{
     connection::Core,
     error::{Error, Result, with_causes},
-    message::{Decoder, Envelope, Message, Received},
+    message::{Envelope, Received},
     topology::standard,
     transport::{Delivery, Settle},
 };
@@ -39,69 +33,36 @@ pub(super) struct Worker {
     pub(super) queue: String,
     pub(super) policy: RetryPolicy,
     pub(super) process: Box<dyn Process>,
-    pub(super) claims: Option<Claims>,
     pub(super) counters: Arc<Counters>,
+    /// Whether copies carry the headers that tools of other stacks look for.
+    pub(super) exception_headers: bool,
     /// Cuts waits short when the consumer stops.
     pub(super) stop: CancellationToken,
-    /// Says once that messages come without an id.
-    pub(super) without_identity: Once,
 }
 
-/// The typed part of handling a message, behind a type that is the same for all.
-pub(super) trait Process: Send + Sync + 'static {
-    /// Decodes and handles; never panics.
-    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome>;
-}
-
-/// A decoder and a handler for payloads of type `T`.
-pub(super) struct Typed<T, H> {
-    pub(super) decoder: Arc<dyn Decoder<T>>,
-    pub(super) handler: H,
-}
-
-impl<T: Send + 'static, H: Handler<T>> Process for Typed<T, H> {
-    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Outcome> {
-        let handling = async move {
-            let content_type = received.properties.content_type.as_deref();
-            if !self.decoder.accepts(content_type) {
-                let found = content_type.unwrap_or_default();
-                return Outcome::Undecodable(format!("content type `{found}` is not accepted"));
-            }
-            let payload = match self.decoder.decode(&received.body) {
-                Ok(payload) => payload,
-                Err(error) => return Outcome::Undecodable(with_causes(&*error)),
-            };
-            match self.handler.handle(Message::new(payload, received)).await {
-                Ok(()) => Outcome::Ack,
-                Err(error) => error.into_outcome(),
-            }
-        };
-        AssertUnwindSafe(handling)
-            .catch_unwind()
-            .map(|answer| answer.unwrap_or_else(|panic| Outcome::Panic(panic_text(&*panic))))
-            .boxed()
-    }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("no text"))
+/// Reads a delivery, and takes the right to settle it off it.
+pub(super) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received, Box<dyn Settle>) {
+    let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
+    let envelope = Envelope::from_properties(&properties, &routing_key, core.clock().now_ms());
+    let queue = queue.to_owned();
+    (Received { queue, exchange, routing_key, redelivered, envelope, properties, body }, settle)
 }
 
 impl Worker {
     /// Handles a delivery. `place` is its share of the concurrency, given back before any wait.
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
-        let (received, settle) = self.receive(delivery);
-        let handled = self.process(&received).await;
-        let step = match handled {
-            Claimed::Handled(outcome) => self.decide(outcome, &received.envelope),
-            Claimed::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
-            Claimed::Stopped => return self.give_back(settle).await,
-            Claimed::InProgress => {
+        let (received, settle) = receive(&self.core, &self.queue, delivery);
+        let received = Arc::new(received);
+        let handling = {
+            let _running = self.counters.in_flight.enter();
+            self.process.process(Arc::clone(&received)).await
+        };
+        let step = match handling {
+            Handling::Done(outcome) => self.decide(outcome, &received.envelope),
+            Handling::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
+            Handling::Stopped => return self.give_back(settle).await,
+            Handling::InProgress => {
                 drop(place);
                 return self.put_back(&received, settle).await;
             }
@@ -110,30 +71,6 @@ impl Worker {
             drop(place);
         }
         self.carry_out(step, &received, settle).await;
-    }
-
-    /// Runs the handler, under a claim where the consumer is idempotent.
-    async fn process(&self, received: &Arc<Received>) -> Claimed {
-        let handling = async {
-            let _running = self.counters.in_flight.enter();
-            self.process.process(Arc::clone(received)).await
-        };
-        let Some(claims) = &self.claims else { return Claimed::Handled(handling.await) };
-        if !Envelope::has_identity(&received.properties) {
-            // Its id was made up for this delivery, so a claim could recognise nothing.
-            self.warn_of_missing_identity();
-            return Claimed::Handled(handling.await);
-        }
-        claims.handle(received.envelope.id(), &self.stop, handling).await
-    }
-
-    fn warn_of_missing_identity(&self) {
-        self.without_identity.call_once(|| {
-            tracing::warn!(
-                queue = self.queue,
-                "messages without an id arrive here; they cannot be recognised as duplicates"
-            );
-        });
     }
 
     /// Publishes a message unchanged to its own queue while another consumer handles its twin.
@@ -146,16 +83,6 @@ impl Worker {
         self.again_after(TWIN_WAIT, same, original, settle, &self.counters.in_progress).await;
     }
 
-    fn receive(&self, delivery: Delivery) -> (Arc<Received>, Box<dyn Settle>) {
-        let now_ms = self.core.clock().now_ms();
-        let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
-        let envelope = Envelope::from_properties(&properties, &routing_key, now_ms);
-        let queue = self.queue.clone();
-        let received =
-            Received { queue, exchange, routing_key, redelivered, envelope, properties, body };
-        (Arc::new(received), settle)
-    }
-
     fn decide(&self, outcome: Outcome, envelope: &Envelope) -> Step {
         let attempt = u32::try_from(envelope.attempt()).unwrap_or(1);
         let age = envelope.first_seen_ms().map(|first_seen| {
@@ -166,57 +93,58 @@ impl Worker {
     }
 
     async fn carry_out(&self, step: Step, original: &Received, settle: Box<dyn Settle>) {
+        let (retried, deferred) = (&self.counters.retried, &self.counters.deferred);
         match step {
             Step::Ack => self.ack(settle, &self.counters.acked).await,
             Step::RetryInBroker { rung, delay } => {
-                self.retry_in_broker(&rung, delay, original, settle).await;
+                let next = original.envelope.next_attempt();
+                self.again_by(&rung, delay, next, original, settle, retried).await;
             }
             Step::RetryInConsumer(delay) => {
                 let delay = self.policy.jittered(delay, fastrand::f64());
-                self.retry_in_consumer(delay, original, settle).await;
+                let next = original.envelope.next_attempt();
+                self.again_after(delay, next, original, settle, retried).await;
             }
-            Step::Defer(delay) => {
+            Step::DeferInBroker { rung, delay } => {
                 let same = original.envelope.clone();
-                self.again_after(delay, same, original, settle, &self.counters.deferred).await;
+                self.again_by(&rung, delay, same, original, settle, deferred).await;
             }
-            Step::DeadLetter(error) => {
+            Step::DeferInConsumer(delay) => {
+                let same = original.envelope.clone();
+                self.again_after(delay, same, original, settle, deferred).await;
+            }
+            Step::DeadLetter(cause, error) => {
                 let target = standard::dead_letter_name(&self.queue);
                 let counter = &self.counters.dead_lettered;
-                self.set_aside(&target, &error, original, settle, counter).await;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
-            Step::Park(error) => {
+            Step::Park(cause, error) => {
                 let target = standard::parked_name(&self.queue);
-                self.set_aside(&target, &error, original, settle, &self.counters.parked).await;
+                let counter = &self.counters.parked;
+                self.set_aside(&target, (cause, &error), original, settle, counter).await;
             }
         }
     }
 
-    async fn retry_in_broker(
+    /// Publishes the copy to a rung, which gives it back after the delay; waits here where the
+    /// rung is missing.
+    async fn again_by(
         &self,
         rung: &str,
         delay: Duration,
+        envelope: Envelope,
         original: &Received,
         settle: Box<dyn Settle>,
+        counter: &Counter,
     ) {
-        let next = original.envelope.next_attempt();
-        match publish_copy(&self.core, original, &next, rung).await {
+        match self.publish_copy(original, envelope.clone(), rung, &*settle).await {
             Err(Error::Unroutable { .. }) => {
                 tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
                 self.counters.rung_missing.add();
-                self.retry_in_consumer(delay, original, settle).await;
+                self.again_after(delay, envelope, original, settle, counter).await;
             }
-            copied => self.finish(copied, rung, settle, &self.counters.retried).await,
+            copied => self.finish(copied, rung, settle, counter).await,
         }
-    }
-
-    async fn retry_in_consumer(
-        &self,
-        delay: Duration,
-        original: &Received,
-        settle: Box<dyn Settle>,
-    ) {
-        let next = original.envelope.next_attempt();
-        self.again_after(delay, next, original, settle, &self.counters.retried).await;
     }
 
     /// Holds the delivery, then publishes the copy to its own queue. A stop gives it back.
@@ -231,21 +159,42 @@ impl Worker {
         if !self.wait(delay).await {
             return self.give_back(settle).await;
         }
-        let copied = publish_copy(&self.core, original, &envelope, &self.queue).await;
+        let copied = self.publish_copy(original, envelope, &self.queue, &*settle).await;
         self.finish(copied, &self.queue, settle, counter).await;
+    }
+
+    /// Publishes a copy that will be handled again, unless the original is back in its queue.
+    async fn publish_copy(
+        &self,
+        original: &Received,
+        mut envelope: Envelope,
+        queue: &str,
+        settle: &dyn Settle,
+    ) -> Result<()> {
+        if !settle.is_live() {
+            return Err(channel_gone());
+        }
+        if self.exception_headers {
+            envelope = noting_origin(envelope, original);
+        }
+        publish_copy(&self.core, original, &envelope, queue).await
     }
 
     async fn set_aside(
         &self,
         target: &str,
-        error: &str,
+        (cause, error): (Cause, &str),
         original: &Received,
         settle: Box<dyn Settle>,
         counter: &Counter,
     ) {
+        if !settle.is_live() {
+            return self.settled_too_late(&channel_gone());
+        }
         let id = original.envelope.id();
         tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
-        let copied = set_aside(&self.core, original, error, target).await;
+        let envelope = set_aside_envelope(original, cause, error, self.exception_headers);
+        let copied = set_aside(&self.core, original, &envelope, target).await;
         self.finish(copied, target, settle, counter).await;
     }
 
@@ -259,6 +208,8 @@ impl Worker {
     ) {
         match copied {
             Ok(()) => self.ack(settle, counter).await,
+            // Nothing to hold or give back: the broker delivers the original again.
+            Err(error) if !settle.is_live() => self.settled_too_late(&error),
             Err(error) => {
                 let error = with_causes(&error);
                 tracing::error!(queue = self.queue, target, error, "the copy did not land");
@@ -294,4 +245,8 @@ impl Worker {
         tracing::debug!(queue = self.queue, %error, "too late to settle; the broker delivers again");
         self.counters.settle_failed.add();
     }
+}
+
+fn channel_gone() -> Error {
+    Error::Interrupted { reason: "the delivering channel is gone".into() }
 }

@@ -32,7 +32,7 @@ type Key = (String, String);
 
 #[derive(Debug, Default)]
 struct Rows {
-    rows: HashMap<Key, Row>,
+    by_key: HashMap<Key, Row>,
     /// Every row by the end of its lease or retention, confirmed ones apart.
     claimed: BTreeSet<(Instant, Key)>,
     confirmed: BTreeSet<(Instant, Key)>,
@@ -94,7 +94,7 @@ impl MemoryIdempotencyStore {
     fn claim(&self, key: Key) -> Result<Claim> {
         let now = Instant::now();
         let mut rows = self.rows();
-        match rows.rows.get(&key) {
+        match rows.by_key.get(&key) {
             Some(row) if row.expires_at > now => {
                 return Ok(match row.claimed_by {
                     None => Claim::AlreadyConfirmed,
@@ -104,7 +104,7 @@ impl MemoryIdempotencyStore {
             Some(_) => rows.remove(&key),
             None => {}
         }
-        if rows.rows.len() >= self.capacity && !rows.make_room(now) {
+        if rows.by_key.len() >= self.capacity && !rows.make_room(now) {
             let reason = format!("{} claims are running", self.capacity);
             return Err(Error::Store { action: "claim a message", source: reason.into() });
         }
@@ -116,7 +116,7 @@ impl MemoryIdempotencyStore {
     /// Replaces the caller's claim, or removes it; returns whether it was the caller's.
     fn replace(&self, key: Key, token: Uuid, with: impl FnOnce(Instant) -> Option<Row>) -> bool {
         let mut rows = self.rows();
-        let mine = rows.rows.get(&key).is_some_and(|row| row.claimed_by == Some(token));
+        let mine = rows.by_key.get(&key).is_some_and(|row| row.claimed_by == Some(token));
         if mine {
             rows.remove(&key);
             if let Some(row) = with(Instant::now()) {
@@ -129,7 +129,7 @@ impl MemoryIdempotencyStore {
     fn forget_now(&self, key: &Key) -> bool {
         let now = Instant::now();
         let mut rows = self.rows();
-        let row = rows.rows.get(key);
+        let row = rows.by_key.get(key);
         let known = row.is_some_and(|row| row.claimed_by.is_none() || row.expires_at <= now);
         if known {
             rows.remove(key);
@@ -160,11 +160,11 @@ impl MemoryIdempotencyStore {
 impl Rows {
     fn insert(&mut self, key: Key, row: Row) {
         self.ends(row).insert((row.expires_at, key.clone()));
-        self.rows.insert(key, row);
+        self.by_key.insert(key, row);
     }
 
     fn remove(&mut self, key: &Key) {
-        if let Some(row) = self.rows.remove(key) {
+        if let Some(row) = self.by_key.remove(key) {
             self.ends(row).remove(&(row.expires_at, key.clone()));
         }
     }
@@ -267,7 +267,7 @@ impl MemoryIdempotencyStore {
 
     /// Whether the row is confirmed, and how long it has still to go.
     pub(super) fn look(&self, message_id: &str) -> Option<(bool, Duration)> {
-        let row = *self.rows().rows.get(&("c".to_owned(), message_id.to_owned()))?;
+        let row = *self.rows().by_key.get(&("c".to_owned(), message_id.to_owned()))?;
         Some((row.claimed_by.is_none(), row.expires_at.saturating_duration_since(Instant::now())))
     }
 }

@@ -71,6 +71,11 @@ impl PostgresIdempotencyStore {
         self.claim(&mut **transaction, (consumer, message_id), CONFIRMED, live).await
     }
 
+    /// Begins a transaction.
+    pub(crate) async fn begin_transaction(&self) -> Result<Transaction<'static, Postgres>> {
+        postgres::begin(&self.pool).await
+    }
+
     async fn claim_on_pool(&self, consumer: &str, message_id: &str) -> Result<Claim> {
         self.claim(&self.pool, (consumer, message_id), CLAIMED, self.settings.lease).await
     }

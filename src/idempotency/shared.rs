@@ -85,11 +85,11 @@ macro_rules! shared_methods {
                 action: &'static str,
             ) -> Result<bool> {
                 check_key(consumer, message_id)?;
-                let change = query(sql).bind(consumer).bind(message_id).bind(db_token(token));
                 let change = match live {
-                    Some(live) => change.bind(sql_millis(live)),
-                    None => change,
+                    Some(live) => query(sql).bind(sql_millis(live)),
+                    None => query(sql),
                 };
+                let change = change.bind(consumer).bind(message_id).bind(db_token(token));
                 Ok($database::execute(&self.pool, change, action).await? > 0)
             }
         }

@@ -34,7 +34,8 @@ const COLUMNS: &[Column] = &[
 
 /// Remembers handled messages in a SQLite table.
 ///
-/// Cheap to clone. Writers wait for each other, at most the pool's `busy_timeout`. Time is the database's: the application's clock may be wrong.
+/// Cheap to clone. Writers wait for each other, at most the pool's `busy_timeout`. Time is the
+/// database's clock, which in SQLite is this machine's.
 #[derive(Debug, Clone)]
 pub struct SqliteIdempotencyStore {
     pool: SqlitePool,
@@ -52,9 +53,9 @@ impl SqliteIdempotencyStore {
     /// Claims a message in the transaction of the work itself, so that both commit together.
     ///
     /// After [`Claim::Claimed`] the message counts as handled once the transaction commits, and as
-    /// never seen if it rolls back; the token is of no further use. Writers
-    /// of SQLite wait for each other, so no other transaction holds it meanwhile. [`Claim::InProgress`] means a claim made outside
-    /// a transaction: try later, do not acknowledge.
+    /// never seen if it rolls back; the token is of no further use. Writers wait for each other,
+    /// so no other transaction holds the message meanwhile. [`Claim::InProgress`] means a claim
+    /// made outside a transaction: try later, do not acknowledge.
     ///
     /// # Errors
     ///
@@ -68,6 +69,11 @@ impl SqliteIdempotencyStore {
     ) -> Result<Claim> {
         let live = self.settings.retention;
         self.claim(&mut **transaction, (consumer, message_id), CONFIRMED, live).await
+    }
+
+    /// Begins a transaction that holds the write lock from the start.
+    pub(crate) async fn begin_transaction(&self) -> Result<Transaction<'static, Sqlite>> {
+        sqlite::begin(&self.pool).await
     }
 
     async fn claim_on_pool(&self, consumer: &str, message_id: &str) -> Result<Claim> {

@@ -38,8 +38,11 @@ pub(super) struct Dialect {
     pub(super) claim: &'static str,
     /// Reads what a claim left, where that is a step of its own; else empty.
     pub(super) claimed: &'static str,
+    /// Binds milliseconds to live, key and token.
     pub(super) confirm: &'static str,
+    /// Binds key and token.
     pub(super) release: &'static str,
+    /// Binds milliseconds to live, key and token.
     pub(super) renew: &'static str,
     pub(super) forget: &'static str,
     pub(super) purge: &'static str,
@@ -99,14 +102,14 @@ RETURNING state, claimed_by IS NOT DISTINCT FROM $3 AS mine",
     claimed: "",
     confirm: "
 UPDATE {table} SET state = 'CONFIRMED', claimed_by = NULL, recorded_at = {now},
-    expires_at = {now} + $4::bigint * interval '1 millisecond'
-WHERE consumer = $1 AND message_id = $2 AND state = 'CLAIMED' AND claimed_by = $3",
+    expires_at = {now} + $1::bigint * interval '1 millisecond'
+WHERE consumer = $2 AND message_id = $3 AND state = 'CLAIMED' AND claimed_by = $4",
     release: "
 DELETE FROM {table}
 WHERE consumer = $1 AND message_id = $2 AND state = 'CLAIMED' AND claimed_by = $3",
     renew: "
-UPDATE {table} SET expires_at = {now} + $4::bigint * interval '1 millisecond'
-WHERE consumer = $1 AND message_id = $2 AND state = 'CLAIMED' AND claimed_by = $3",
+UPDATE {table} SET expires_at = {now} + $1::bigint * interval '1 millisecond'
+WHERE consumer = $2 AND message_id = $3 AND state = 'CLAIMED' AND claimed_by = $4",
     forget: "
 DELETE FROM {table}
 WHERE consumer = $1 AND message_id = $2 AND (state = 'CONFIRMED' OR expires_at <= {now})",
@@ -133,14 +136,14 @@ RETURNING state, claimed_by IS ?3 AS mine",
     claimed: "",
     confirm: "
 UPDATE {table} SET state = 'CONFIRMED', claimed_by = NULL, recorded_at = {now},
-    expires_at = {now} + ?4
-WHERE consumer = ?1 AND message_id = ?2 AND state = 'CLAIMED' AND claimed_by = ?3",
+    expires_at = {now} + ?1
+WHERE consumer = ?2 AND message_id = ?3 AND state = 'CLAIMED' AND claimed_by = ?4",
     release: "
 DELETE FROM {table}
 WHERE consumer = ?1 AND message_id = ?2 AND state = 'CLAIMED' AND claimed_by = ?3",
     renew: "
-UPDATE {table} SET expires_at = {now} + ?4
-WHERE consumer = ?1 AND message_id = ?2 AND state = 'CLAIMED' AND claimed_by = ?3",
+UPDATE {table} SET expires_at = {now} + ?1
+WHERE consumer = ?2 AND message_id = ?3 AND state = 'CLAIMED' AND claimed_by = ?4",
     forget: "
 DELETE FROM {table}
 WHERE consumer = ?1 AND message_id = ?2 AND (state = 'CONFIRMED' OR expires_at <= {now})",
@@ -149,4 +152,37 @@ DELETE FROM {table} WHERE (consumer, message_id) IN (
     SELECT consumer, message_id FROM {table}
     WHERE expires_at <= {now} AND (state = 'CONFIRMED' OR expires_at <= {now} - ?1)
     ORDER BY expires_at LIMIT ?2)",
+};
+
+#[cfg(feature = "mysql")]
+pub(super) const MYSQL: Dialect = Dialect {
+    // Assigned from left to right: the end, which the conditions read, comes last.
+    claim: "
+INSERT INTO {table} (consumer, message_id, claimed_by, recorded_at, expires_at, state)
+VALUES (?, ?, ?, {now}, {now} + ?, ?)
+ON DUPLICATE KEY UPDATE
+    state = if(expires_at <= {now}, VALUES(state), state),
+    claimed_by = if(expires_at <= {now}, VALUES(claimed_by), claimed_by),
+    recorded_at = if(expires_at <= {now}, VALUES(recorded_at), recorded_at),
+    expires_at = if(expires_at <= {now}, VALUES(expires_at), expires_at)",
+    // A locking read sees the row as it is, not as it was when the transaction began.
+    claimed: "
+SELECT state, claimed_by FROM {table} WHERE consumer = ? AND message_id = ? FOR UPDATE",
+    confirm: "
+UPDATE {table} SET state = 'CONFIRMED', claimed_by = NULL, recorded_at = {now},
+    expires_at = {now} + ?
+WHERE consumer = ? AND message_id = ? AND state = 'CLAIMED' AND claimed_by = ?",
+    release: "
+DELETE FROM {table}
+WHERE consumer = ? AND message_id = ? AND state = 'CLAIMED' AND claimed_by = ?",
+    renew: "
+UPDATE {table} SET expires_at = {now} + ?
+WHERE consumer = ? AND message_id = ? AND state = 'CLAIMED' AND claimed_by = ?",
+    forget: "
+DELETE FROM {table}
+WHERE consumer = ? AND message_id = ? AND (state = 'CONFIRMED' OR expires_at <= {now})",
+    purge: "
+DELETE FROM {table}
+WHERE expires_at <= {now} AND (state = 'CONFIRMED' OR expires_at <= {now} - ?)
+ORDER BY expires_at LIMIT ?",
 };

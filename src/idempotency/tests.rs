@@ -151,3 +151,19 @@ async fn postgres_does_what_the_vectors_say() {
     let pool = sqlx::PgPool::connect(&url).await.unwrap();
     vectors_on!(pool, PostgresIdempotencyStore, words, prefix);
 }
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn mysql_does_what_the_vectors_say() {
+    let url =
+        std::env::var("ACEMQ_TEST_MYSQL").unwrap_or("mysql://root@127.0.0.1:3306/test".to_owned());
+    let prefix = format!("v{}_", Uuid::new_v4().simple());
+    let words = Words {
+        table: format!("{prefix}idempotency"),
+        time: |ms| ms.to_string(),
+        token: |token| format!("'{token}'"),
+        millis: "expires_at",
+    };
+    let pool = sqlx::MySqlPool::connect(&url).await.unwrap();
+    vectors_on!(pool, MySqlIdempotencyStore, words, prefix);
+}

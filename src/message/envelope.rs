@@ -36,6 +36,8 @@ pub struct Envelope {
     claim: String,
     route: Option<RoutingSlip>,
     headers: Headers,
+    /// Engine headers of a newer member of the family: invisible, but carried along.
+    unknown: Headers,
 }
 
 impl Default for Envelope {
@@ -62,6 +64,7 @@ impl Envelope {
             claim: String::new(),
             route: None,
             headers: Headers::new(),
+            unknown: Headers::new(),
         }
     }
 
@@ -304,6 +307,7 @@ impl Envelope {
     pub(crate) fn to_headers(&self) -> Headers {
         let mut headers = self.headers.clone();
         headers.retain(|name| !header::is_broker_owned(name));
+        headers.extend(self.unknown.clone());
         headers.insert(header::ID, self.id.as_str());
         // Java writes this word where the routing key is empty too, and is the strictest reader.
         headers.insert(header::TYPE, present(&self.message_type).unwrap_or("message"));
@@ -350,7 +354,8 @@ impl Envelope {
             error: text(header::ERROR).unwrap_or_default(),
             claim: text(header::CLAIM).unwrap_or_default(),
             route: RoutingSlip::read(headers),
-            headers: application_headers(headers),
+            headers: part(headers, |name| !header::is_reserved(name)),
+            unknown: part(headers, |name| header::is_reserved(name) && !header::is_known(name)),
             id,
         }
     }
@@ -362,10 +367,10 @@ impl Envelope {
     }
 }
 
-fn application_headers(headers: &Headers) -> Headers {
-    let mut own = headers.clone();
-    own.retain(|name| !header::is_reserved(name));
-    own
+/// The headers whose names are wanted.
+fn part(headers: &Headers, wanted: impl Fn(&str) -> bool) -> Headers {
+    let chosen = headers.iter().filter(|(name, _)| wanted(name));
+    chosen.map(|(name, value)| (name, value.clone())).collect()
 }
 
 fn present(text: &str) -> Option<&str> {

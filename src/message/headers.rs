@@ -208,6 +208,12 @@ impl<N: Into<String>, V: Into<HeaderValue>> FromIterator<(N, V)> for Headers {
     }
 }
 
+impl Extend<(String, HeaderValue)> for Headers {
+    fn extend<I: IntoIterator<Item = (String, HeaderValue)>>(&mut self, headers: I) {
+        self.0.extend(headers);
+    }
+}
+
 impl IntoIterator for Headers {
     type Item = (String, HeaderValue);
     type IntoIter = std::collections::btree_map::IntoIter<String, HeaderValue>;

@@ -34,11 +34,9 @@ pub use routing_slip::RoutingSlip;
 pub(crate) use names::header;
 pub(crate) use properties::Properties;
 pub(crate) use received::Received;
+pub(crate) use replay_stamp::Attempts;
 #[cfg_attr(
     not(test),
-    expect(
-        unused_imports,
-        reason = "for replay, pipelines and routing slips, which are still to come"
-    )
+    expect(unused_imports, reason = "for pipelines and routing slips, which are still to come")
 )]
-pub(crate) use {replay_stamp::Attempts, routing_slip::check_step_name, slip::Slip};
+pub(crate) use {routing_slip::check_step_name, slip::Slip};

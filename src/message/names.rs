@@ -10,6 +10,25 @@ pub(crate) mod header {
         name.starts_with(RESERVED_PREFIX)
     }
 
+    /// Whether this member of the family knows the engine header.
+    pub(crate) fn is_known(name: &str) -> bool {
+        matches!(
+            name,
+            ID | TYPE
+                | VERSION
+                | CORRELATION
+                | CAUSATION
+                | ATTEMPT
+                | FIRST_SEEN
+                | ORIGIN
+                | ERROR
+                | CLAIM
+                | ROUTE
+                | ROUTE_POSITION
+                | ROUTE_ID
+        ) || is_legacy_replay(name)
+    }
+
     pub(crate) const ID: &str = "x-acemq-id";
     pub(crate) const TYPE: &str = "x-acemq-type";
     pub(crate) const VERSION: &str = "x-acemq-version";
@@ -31,6 +50,12 @@ pub(crate) mod header {
     pub(crate) const REPLAY_COUNT: &str = "acemq-replay-count";
     /// The replay count's name before the prefix was divided; read, never written.
     pub(crate) const LEGACY_REPLAY_COUNT: &str = "x-acemq-replay-count";
+
+    /// What tools of other stacks look for on a message that was set aside.
+    pub(crate) const EXCEPTION_MESSAGE: &str = "x-exception-message";
+    pub(crate) const EXCEPTION_TYPE: &str = "x-exception-type";
+    pub(crate) const ORIGINAL_EXCHANGE: &str = "x-original-exchange";
+    pub(crate) const ORIGINAL_ROUTING_KEY: &str = "x-original-routing-key";
 
     /// Whether this is a replay stamp under the prefix it had before the prefix was divided.
     pub(crate) fn is_legacy_replay(name: &str) -> bool {

@@ -47,7 +47,6 @@ impl ReplayStamp {
     /// The stamp is set, broker-owned headers and the stamps' old names are removed. With
     /// [`Attempts::Reset`] the attempt is 1 again and `x-acemq-error` is cleared. Everything else
     /// stays, also engine headers that a newer member of the family may have added.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for replay, which is still to come"))]
     pub(crate) fn stamp(
         mut headers: Headers,
         from: &str,
@@ -75,7 +74,6 @@ impl ReplayStamp {
 }
 
 /// What a replay does to the attempt counter.
-#[cfg_attr(not(test), expect(dead_code, reason = "for replay, which is still to come"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempts {
     /// Counts from 1 again; the error that set the message aside is cleared with it.

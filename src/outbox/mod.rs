@@ -4,7 +4,7 @@
 //!
 //! A service writes an order and publishes `order.placed`. These are two systems, and a crash
 //! between them leaves them apart: an order that nobody hears of, or an event for an order that was
-//! rolled back. The outbox makes the message part of the same commit: [`add`](PostgresOutbox::add)
+//! rolled back. The outbox makes the message part of the same commit: [`add`](OutboxStore::add)
 //! writes a row in the caller's transaction, and an [`OutboxRelay`] publishes it afterwards.
 //!
 //! Do not use it for messages without a database write beside them: publishing them directly is
@@ -44,32 +44,42 @@
 //! lost and never changes place with a record of a transaction that began after its commit. On
 //! SQLite writers do not overlap, so that it is always commit order.
 //!
+//! A claim looks at the first unfinished record of a key and at none behind it, so that a key whose
+//! first record is stuck may have a backlog of any length without slowing the others down. What it
+//! costs grows with the number of keys that are stuck or in flight.
+//!
 //! A relay that was frozen beyond its lease may repeat a record that another relay has sent since;
 //! it carries the same message id.
 //!
 //! # Databases
 //!
-//! [`PostgresOutbox`] and [`SqliteOutbox`] bring their table; for one of your own, implement
-//! [`OutboxStore`]. With SQLite, writers wait for each other: set the `busy_timeout` of the pool to
+//! `PostgresOutbox`, `MySqlOutbox` (MySQL 8 and MariaDB 10.6, feature `mysql`) and `SqliteOutbox` bring
+//! their table; for one of your own, implement [`OutboxStore`]. With SQLite, writers wait for each other: set the `busy_timeout` of the pool to
 //! what a writer may wait (sqlx's default is 5 s), prefer the write-ahead log, and begin
-//! transactions that read before they write with [`SqliteOutbox::begin`].
+//! transactions that read before they write with `SqliteOutbox::begin`.
 
 mod record;
 mod relay;
-mod rows;
-mod statements;
 mod store;
 
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod rows;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod statements;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 #[macro_use]
 mod shared;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(test)]
-mod vectors;
+#[cfg(all(test, any(feature = "postgres", feature = "sqlite", feature = "mysql")))]
+mod tests;
 
+#[cfg(feature = "mysql")]
+pub use mysql::MySqlOutbox;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOutbox;
 pub use record::{ClaimedRecord, OutboxRecord, RetiredRecord};

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
-    rows::{StoredRow, batch_limit, column, duration},
+    rows::{Shared, StoredRow, batch_limit, column, duration},
     statements::{POSTGRES, Settings, Statements},
 };
 use crate::{
@@ -72,7 +72,7 @@ pub struct PostgresOutbox {
     pool: PgPool,
     settings: Settings,
     statements: Arc<Statements>,
-    notifier: Notifier,
+    shared: Shared,
 }
 
 impl PostgresOutbox {
@@ -81,7 +81,7 @@ impl PostgresOutbox {
     /// The pool is for the relay's own work; `add` uses only the caller's transaction.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
-        Self::assemble(pool, Settings::new("now()"), Notifier::new())
+        Self::assemble(pool, Settings::new("now()"), Shared::default())
     }
 
     /// Writes a record in the caller's transaction.
@@ -159,6 +159,29 @@ impl PostgresOutbox {
     }
 }
 
+/// Details.
+impl PostgresOutbox {
+    /// Leases the oldest rows without an ordering key and the first ones of the keys from `start`.
+    async fn claim(
+        &self,
+        limit: i64,
+        token: Uuid,
+        lease: Duration,
+        start: &str,
+    ) -> Result<Vec<StoredRow>> {
+        let rows = query(&self.statements.claim)
+            .bind(limit)
+            .bind(token)
+            .bind(sql_millis(lease))
+            .bind(start)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("claim outbox records"))?;
+        let rows = rows.iter().map(read_claimed).collect::<sqlx::Result<_>>();
+        rows.map_err(failed("read outbox records"))
+    }
+}
+
 shared_methods!(PostgresOutbox, PgPool, POSTGRES, postgres);
 
 impl OutboxStore for PostgresOutbox {
@@ -169,16 +192,15 @@ impl OutboxStore for PostgresOutbox {
     }
 
     async fn claim_batch(&self, batch: u32, lease: Duration) -> Result<ClaimedBatch> {
-        let token = Uuid::new_v4();
-        let rows = query(&self.statements.claim)
-            .bind(batch_limit(batch))
-            .bind(token)
-            .bind(sql_millis(lease))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("claim outbox records"))?;
-        let rows = rows.iter().map(read_claimed).collect::<sqlx::Result<Vec<_>>>();
-        Ok(StoredRow::batch(token, rows.map_err(failed("read outbox records"))?))
+        let (token, limit) = (Uuid::new_v4(), batch_limit(batch));
+        let mut start = self.shared.turn.start();
+        loop {
+            let rows = self.claim(limit, token, lease, &start).await?;
+            if !self.shared.turn.after(&start, &rows, limit) {
+                return Ok(StoredRow::batch(token, rows));
+            }
+            start.clear();
+        }
     }
 
     async fn mark_published(&self, token: Uuid, seqs: &[i64]) -> Result<u64> {
@@ -248,7 +270,7 @@ impl OutboxStore for PostgresOutbox {
     }
 
     fn notifier(&self) -> Option<Notifier> {
-        Some(self.notifier.clone())
+        Some(self.shared.notifier.clone())
     }
 }
 

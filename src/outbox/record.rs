@@ -110,20 +110,20 @@ impl OutboxRecord {
         self
     }
 
-    /// Sets the key whose records go out in order, one at a time. Default: none, no order.
+    /// Sets the key whose records go out in order, one at a time. Default, and empty: no order.
     ///
     /// See the [module](crate::outbox#order) for what order means.
     pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
-        self.ordering_key = Some(key.into());
+        self.ordering_key = Some(key.into()).filter(|key| !key.is_empty());
         self
     }
 
-    /// Sets a key that at most one record of the outbox may have. Default: none.
+    /// Sets a key that at most one record of the outbox may have. Default, and empty: none.
     ///
     /// Adding a second record with the same key stores nothing and is not an error. The key is
     /// free again once its record has been purged.
     pub fn unique_key(mut self, key: impl Into<String>) -> Self {
-        self.unique_key = Some(key.into());
+        self.unique_key = Some(key.into()).filter(|key| !key.is_empty());
         self
     }
 

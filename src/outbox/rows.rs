@@ -1,12 +1,14 @@
 //! Rows as the SQL stores read them, before they become records.
 
+#[cfg(feature = "postgres")]
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use uuid::Uuid;
 
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 use super::FailedPublish;
-use super::{ClaimedBatch, ClaimedRecord, OutboxRecord};
+use super::{ClaimedBatch, ClaimedRecord, Notifier, OutboxRecord};
 use crate::{error::with_causes, message::Envelope};
 
 /// One row of a claim.
@@ -89,4 +91,39 @@ pub(super) fn json_failures(failures: &[FailedPublish]) -> String {
         ])
     });
     serde_json::Value::Array(rows.collect()).to_string()
+}
+
+/// What the clones of a store share.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shared {
+    pub(super) notifier: Notifier,
+    #[cfg(feature = "postgres")]
+    pub(super) turn: Turn,
+}
+
+/// Where the next claim starts among the ordering keys, so that all keys get their turn when more
+/// of them wait than fit into a batch. Only a hint: a claim that finds nothing from there on
+/// starts again at the first key.
+#[cfg(feature = "postgres")]
+#[derive(Debug, Clone, Default)]
+pub(super) struct Turn(Arc<Mutex<String>>);
+
+#[cfg(feature = "postgres")]
+impl Turn {
+    pub(super) fn start(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what a claim found; returns whether to start again at the first key.
+    pub(super) fn after(&self, start: &str, found: &[StoredRow], limit: i64) -> bool {
+        let full = i64::try_from(found.len()).is_ok_and(|n| n >= limit);
+        let next = match found.iter().filter_map(|row| row.ordering_key.as_ref()).max() {
+            // The smallest text after the key: none contains NUL.
+            Some(key) if full => format!("{key}\u{1}"),
+            None if full => start.to_owned(),
+            _ => String::new(),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        found.is_empty() && !start.is_empty()
+    }
 }

@@ -4,9 +4,9 @@
 macro_rules! shared_methods {
     ($outbox:ident, $pool:ty, $dialect:ident, $database:ident) => {
         impl $outbox {
-            fn assemble(pool: $pool, settings: Settings, notifier: Notifier) -> Self {
+            fn assemble(pool: $pool, settings: Settings, shared: Shared) -> Self {
                 let statements = Arc::new(Statements::new(&$dialect, &settings));
-                Self { pool, settings, statements, notifier }
+                Self { pool, settings, statements, shared }
             }
 
             /// Sets the prefix of the table's name. Default: `acemq_`.
@@ -17,7 +17,7 @@ macro_rules! shared_methods {
             /// `[A-Za-z_][A-Za-z0-9_]{0,40}`.
             pub fn table_prefix(self, prefix: &str) -> Result<Self> {
                 let settings = Settings { prefix: Prefix::parse(prefix)?, ..self.settings };
-                Ok(Self::assemble(self.pool, settings, self.notifier))
+                Ok(Self::assemble(self.pool, settings, self.shared))
             }
 
             /// Sets whether published records stay until they are purged. Default: `true`.
@@ -27,7 +27,7 @@ macro_rules! shared_methods {
             #[must_use]
             pub fn keep_published(self, keep: bool) -> Self {
                 let settings = Settings { keep_published: keep, ..self.settings };
-                Self::assemble(self.pool, settings, self.notifier)
+                Self::assemble(self.pool, settings, self.shared)
             }
 
             /// Sets what a retired record means for the later ones of its ordering key. Default:
@@ -35,7 +35,7 @@ macro_rules! shared_methods {
             #[must_use]
             pub fn on_retired(self, policy: Retired) -> Self {
                 let settings = Settings { retired: policy, ..self.settings };
-                Self::assemble(self.pool, settings, self.notifier)
+                Self::assemble(self.pool, settings, self.shared)
             }
 
             /// Creates or updates the table; does nothing where that has happened.
@@ -74,14 +74,20 @@ macro_rules! shared_methods {
             ///
             /// Without it the relay finds the record at its next poll.
             pub fn wake(&self) {
-                self.notifier.wake();
+                self.shared.notifier.wake();
+            }
+
+            /// The text of the claim, for tests of its plan.
+            #[cfg(test)]
+            pub(super) fn claim_sql(&self) -> String {
+                self.statements.claim.to_string()
             }
 
             /// A clone whose database clock stands still, for tests of exact times.
             #[cfg(test)]
             pub(super) fn frozen_at(self, now: &'static str) -> Self {
                 let settings = Settings { now, ..self.settings };
-                Self::assemble(self.pool, settings, self.notifier)
+                Self::assemble(self.pool, settings, self.shared)
             }
         }
     };

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
-    rows::{StoredRow, batch_limit, duration, json_failures, json_set},
+    rows::{Shared, StoredRow, batch_limit, duration, json_failures, json_set},
     statements::{SQLITE, Settings, Statements},
 };
 use crate::{
@@ -49,8 +49,8 @@ const ROWS_PER_INSERT: usize = 1000;
 
 /// An outbox in an SQLite table.
 ///
-/// Cheap to clone; clones share the pool and the wake-up signal. Time is the database's: the
-/// application's clock may be wrong.
+/// Cheap to clone; clones share the pool and the wake-up signal. Time is the database's clock,
+/// which in SQLite is this machine's.
 ///
 /// # Examples
 ///
@@ -74,7 +74,7 @@ pub struct SqliteOutbox {
     pool: SqlitePool,
     settings: Settings,
     statements: Arc<Statements>,
-    notifier: Notifier,
+    shared: Shared,
 }
 
 impl SqliteOutbox {
@@ -83,7 +83,7 @@ impl SqliteOutbox {
     /// The pool is for the relay's own work; `add` uses only the caller's transaction.
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
-        Self::assemble(pool, Settings::new(NOW), Notifier::new())
+        Self::assemble(pool, Settings::new(NOW), Shared::default())
     }
 
     /// Begins a transaction that holds the write lock from the start.
@@ -271,7 +271,7 @@ impl OutboxStore for SqliteOutbox {
     }
 
     fn notifier(&self) -> Option<Notifier> {
-        Some(self.notifier.clone())
+        Some(self.shared.notifier.clone())
     }
 }
 

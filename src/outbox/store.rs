@@ -40,7 +40,10 @@ pub trait OutboxStore: Send + Sync + 'static {
         record: OutboxRecord,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Leases at most `batch` records, oldest first, to the caller.
+    /// Leases at most `batch` records to the caller, in the order in which they were added.
+    ///
+    /// The oldest go first, by the time from which they may go out; of more ordering keys than fit
+    /// into a batch, each gets its turn.
     ///
     /// Claimable is a record that is neither published nor retired, whose time has come, whose
     /// lease is empty or ended strictly before now, and which is the first unfinished one of its

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, PgPool, Postgres, postgres::PgArguments, query::Query};
+use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction, postgres::PgArguments, query::Query};
 
 use super::{Column, Migration, Prefix, compare_columns, failed, run_to_end};
 use crate::error::Result;
@@ -17,6 +17,15 @@ CREATE TABLE IF NOT EXISTS {prefix}schema (
 const RECORD: &str = "\
 INSERT INTO {prefix}schema AS s (pattern, version) VALUES ({pattern}, {version})
 ON CONFLICT (pattern) DO UPDATE SET version = greatest(s.version, EXCLUDED.version)";
+
+/// Begins a transaction; a caller that goes away leaves no connection half-way.
+pub(crate) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>> {
+    let pool = pool.clone();
+    run_to_end("begin a transaction", async move {
+        pool.begin().await.map_err(failed("begin a transaction"))
+    })
+    .await
+}
 
 /// Brings a pattern's tables to the latest version; the advisory lock lets one process at a time.
 pub(crate) async fn migrate(

@@ -25,7 +25,6 @@ pub(crate) fn parked_name(queue: &str) -> String {
 
 /// The queue that the messages in a dead-letter or parked queue came from; none for any other
 /// name. `.dead` is what old .NET members called a dead-letter queue: read, never declared.
-#[cfg_attr(not(test), expect(dead_code, reason = "for replay, which is still to come"))]
 pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
     [".dlq", ".parked", ".dead"]
         .iter()
@@ -41,12 +40,12 @@ pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
 
 /// `{queue}.dlq`, bound to the dead-letter exchange on its own name.
 pub(crate) fn dead_letter_queue(queue: &str) -> Topology {
-    set_aside_queue(dead_letter_name(queue))
+    set_aside_queue(&dead_letter_name(queue))
 }
 
 /// What a consumer of `queue` declares when it starts, so that no failure lacks a place.
 pub(crate) fn set_aside_queues(queue: &str) -> Topology {
-    dead_letter_queue(queue).merge(set_aside_queue(parked_name(queue)))
+    dead_letter_queue(queue).merge(set_aside_queue(&parked_name(queue)))
 }
 
 /// `{queue}.retry.{d}`: where messages of `queue` wait for `delay` in the broker.
@@ -80,9 +79,9 @@ pub(crate) fn retry_rungs(queue: &str, delays: &[Duration]) -> Topology {
     })
 }
 
-fn set_aside_queue(name: String) -> Topology {
+fn set_aside_queue(name: &str) -> Topology {
     Topology::new()
         .exchange(Exchange::direct(DEAD_LETTER_EXCHANGE))
-        .queue(Queue::classic(name.as_str()))
-        .bind(name.as_str(), DEAD_LETTER_EXCHANGE, name.as_str())
+        .queue(Queue::classic(name))
+        .bind(name, DEAD_LETTER_EXCHANGE, name)
 }

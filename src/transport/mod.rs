@@ -123,6 +123,10 @@ pub(crate) struct Outgoing {
 pub(crate) struct Subscribe {
     pub(crate) queue: String,
     /// Unique, for the broker's tools.
+    #[cfg_attr(
+        not(feature = "rabbitmq"),
+        expect(dead_code, reason = "the in-process broker has no tools to show it")
+    )]
     pub(crate) tag: String,
     /// Unsettled deliveries at a time, from 1.
     pub(crate) prefetch: u16,
@@ -175,6 +179,10 @@ pub(crate) struct Delivery {
 ///
 /// An error means that the channel is gone: the broker delivers the message again.
 pub(crate) trait Settle: fmt::Debug + Send + Sync {
+    /// Whether the delivering channel is still there. If not, the broker delivers the message
+    /// again, or has done so already.
+    fn is_live(&self) -> bool;
+
     /// Removes the message from its queue.
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 

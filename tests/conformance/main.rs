@@ -37,4 +37,5 @@ macro_rules! on_both_brokers {
 mod consuming;
 mod failing;
 mod publishing;
+mod replaying;
 mod routing;

@@ -1,6 +1,6 @@
 //! The databases that the suite runs on. A missing one fails its tests.
 
-use std::{env, future::Future, panic::AssertUnwindSafe};
+use std::{env, future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use acemq::{
     Error,
@@ -12,6 +12,9 @@ use uuid::Uuid;
 
 /// One database with tables of its own for one test.
 pub trait Db: Clone + Send + Sync + 'static {
+    /// Whether write transactions wait for each other from their start.
+    const ONE_WRITER: bool;
+
     type Tx: Send + 'static;
     type Outbox: OutboxStore<Transaction = Self::Tx> + Clone;
     type Idempotency: IdempotencyStore + Clone;
@@ -26,6 +29,8 @@ pub trait Db: Clone + Send + Sync + 'static {
     fn migrate(&self) -> impl Future<Output = Result<(), Error>> + Send;
     fn migration_sql(&self) -> String;
     fn idempotency(&self) -> Self::Idempotency;
+    fn migrate_idempotency(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn check_idempotency(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
     fn begin(&self) -> impl Future<Output = Self::Tx> + Send;
     fn commit(tx: Self::Tx) -> impl Future<Output = ()> + Send;
@@ -46,8 +51,8 @@ pub trait Db: Clone + Send + Sync + 'static {
     fn execute(&self, sql: &str) -> impl Future<Output = ()> + Send;
     /// Reads one integer.
     fn number(&self, sql: &str) -> impl Future<Output = i64> + Send;
-    /// The plan of a claim, as text.
-    fn claim_plan(&self) -> impl Future<Output = String> + Send;
+    /// An SQL expression for the time in `column` less `by`.
+    fn earlier(column: &str, by: Duration) -> String;
     /// An SQL expression for the time `seconds` from now.
     fn from_now(seconds: i64) -> String;
 }

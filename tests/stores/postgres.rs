@@ -1,5 +1,7 @@
 //! PostgreSQL for the suite: tables with a prefix of their own.
 
+use std::time::Duration;
+
 use acemq::{
     Error,
     idempotency::{Claim, PostgresIdempotencyStore},
@@ -24,6 +26,8 @@ impl Postgres {
 }
 
 impl Db for Postgres {
+    const ONE_WRITER: bool = false;
+
     type Tx = Transaction<'static, sqlx::Postgres>;
     type Outbox = PostgresOutbox;
     type Idempotency = PostgresIdempotencyStore;
@@ -31,7 +35,7 @@ impl Db for Postgres {
     async fn open() -> Self {
         let db = Self { pool: Self::connect().await, prefix: unique_prefix() };
         db.migrate().await.unwrap();
-        db.idempotency().migrate().await.unwrap();
+        db.migrate_idempotency().await.unwrap();
         db
     }
 
@@ -58,6 +62,14 @@ impl Db for Postgres {
 
     fn idempotency(&self) -> Self::Idempotency {
         PostgresIdempotencyStore::new(self.pool.clone()).table_prefix(&self.prefix).unwrap()
+    }
+
+    async fn migrate_idempotency(&self) -> Result<(), Error> {
+        self.idempotency().migrate().await
+    }
+
+    async fn check_idempotency(&self) -> Result<(), Error> {
+        self.idempotency().check().await
     }
 
     async fn begin(&self) -> Self::Tx {
@@ -90,20 +102,8 @@ impl Db for Postgres {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
     }
 
-    async fn claim_plan(&self) -> String {
-        let claim = "EXPLAIN WITH picked AS MATERIALIZED (
-            SELECT o.seq FROM {outbox} o
-            WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.available_at <= now()
-              AND (o.lease_until IS NULL OR o.lease_until < now())
-              AND (o.ordering_key IS NULL OR o.seq = (
-                  SELECT e.seq FROM {outbox} e
-                  WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL
-                  ORDER BY e.seq LIMIT 1))
-            ORDER BY o.available_at, o.seq LIMIT 100 FOR UPDATE OF o SKIP LOCKED)
-            UPDATE {outbox} o SET lease_until = now() FROM picked WHERE o.seq = picked.seq";
-        let sql = AssertSqlSafe(with_tables(claim, &self.prefix));
-        let lines: Vec<String> = sqlx::query_scalar(sql).fetch_all(&self.pool).await.unwrap();
-        lines.join("\n")
+    fn earlier(column: &str, by: Duration) -> String {
+        format!("{column} - {} * interval '1 millisecond'", by.as_millis())
     }
 
     fn from_now(seconds: i64) -> String {

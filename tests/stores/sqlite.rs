@@ -1,6 +1,6 @@
 //! SQLite for the suite: a file of its own.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use acemq::{
     Error,
@@ -23,6 +23,8 @@ pub struct Sqlite {
 }
 
 impl Db for Sqlite {
+    const ONE_WRITER: bool = true;
+
     type Tx = Transaction<'static, sqlx::Sqlite>;
     type Outbox = SqliteOutbox;
     type Idempotency = SqliteIdempotencyStore;
@@ -36,7 +38,7 @@ impl Db for Sqlite {
         let pool = SqlitePoolOptions::new().max_connections(12).connect_with(options).await;
         let db = Self { pool: pool.unwrap(), prefix: unique_prefix(), file };
         db.migrate().await.unwrap();
-        db.idempotency().migrate().await.unwrap();
+        db.migrate_idempotency().await.unwrap();
         db
     }
 
@@ -65,6 +67,14 @@ impl Db for Sqlite {
 
     fn idempotency(&self) -> Self::Idempotency {
         SqliteIdempotencyStore::new(self.pool.clone()).table_prefix(&self.prefix).unwrap()
+    }
+
+    async fn migrate_idempotency(&self) -> Result<(), Error> {
+        self.idempotency().migrate().await
+    }
+
+    async fn check_idempotency(&self) -> Result<(), Error> {
+        self.idempotency().check().await
     }
 
     async fn begin(&self) -> Self::Tx {
@@ -97,20 +107,8 @@ impl Db for Sqlite {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
     }
 
-    async fn claim_plan(&self) -> String {
-        let claim = "EXPLAIN QUERY PLAN UPDATE {outbox} SET lease_until = 1 WHERE seq IN (
-            SELECT o.seq FROM {outbox} o
-            WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.available_at <= 5
-              AND (o.lease_until IS NULL OR o.lease_until < 5)
-              AND (o.ordering_key IS NULL OR o.seq = (
-                  SELECT e.seq FROM {outbox} e
-                  WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL
-                  ORDER BY e.seq LIMIT 1))
-            ORDER BY o.available_at, o.seq LIMIT 100)";
-        let sql = AssertSqlSafe(with_tables(claim, &self.prefix));
-        let lines: Vec<(i64, i64, i64, String)> =
-            sqlx::query_as(sql).fetch_all(&self.pool).await.unwrap();
-        lines.into_iter().map(|(_, _, _, line)| line + "\n").collect()
+    fn earlier(column: &str, by: Duration) -> String {
+        format!("{column} - {}", by.as_millis())
     }
 
     fn from_now(seconds: i64) -> String {

@@ -22,12 +22,12 @@ impl Default for RelayOptions {
         Self {
             batch_size: 100,
             poll_interval: Duration::from_secs(1),
-            lease: Duration::from_secs(60),
+            lease: Duration::from_mins(1),
             concurrency: 256,
             max_attempts: 10,
             retry_delay: RetryDelay::default(),
             retention: Some(Duration::from_hours(24)),
-            purge_interval: Duration::from_secs(60),
+            purge_interval: Duration::from_mins(1),
         }
     }
 }

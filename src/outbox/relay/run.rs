@@ -12,7 +12,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     error::{Error, Result, with_causes},
-    outbox::{Notifier, OutboxStore},
+    outbox::{ClaimedRecord, Notifier, OutboxStore},
 };
 
 /// How many records one purge statement deletes at most.
@@ -90,7 +90,7 @@ impl<T: OutboxTarget, S: OutboxStore> Run<T, S> {
 
     /// While the broker is away, one record at a time finds out whether it is back.
     fn may_claim(&self) -> bool {
-        self.engine.has_room() && !(self.broker.is_down() && !self.batches.is_empty())
+        self.engine.has_room() && (self.batches.is_empty() || !self.broker.is_down())
     }
 
     async fn claim(&mut self) {
@@ -101,7 +101,7 @@ impl<T: OutboxTarget, S: OutboxStore> Run<T, S> {
         };
         self.database.is_back();
         let records = leased.batch.records();
-        self.stats.set_lag(records.iter().map(|r| r.age()).max().unwrap_or_default());
+        self.stats.set_lag(records.iter().map(ClaimedRecord::age).max().unwrap_or_default());
         let full = u32::try_from(records.len()).is_ok_and(|n| n >= size);
         self.next_claim = Instant::now();
         if !full {

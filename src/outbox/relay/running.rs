@@ -39,7 +39,8 @@ impl RunningRelay {
 
     /// Stops taking records, finishes the batches in flight, and returns when that is done.
     ///
-    /// It may be called more than once. Dropping the future does not undo it.
+    /// That takes as long as the target takes to answer, and at most 30 s more should the database
+    /// not answer. It may be called more than once. Dropping the future does not undo it.
     pub async fn close(&self) {
         self.stopping.cancel();
         self.finished.cancelled().await;

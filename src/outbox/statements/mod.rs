@@ -45,7 +45,9 @@ pub(super) struct Dialect {
     pub(super) insert: &'static str,
     pub(super) insert_many: &'static str,
     pub(super) claim: &'static str,
-    /// What a claim returns, where that is a step of its own; else empty.
+    /// The further steps of a claim, where it takes several; else empty.
+    pub(super) claim_keys: &'static str,
+    pub(super) claim_keyed: &'static str,
     pub(super) claimed: &'static str,
     pub(super) mark_published: &'static str,
     pub(super) delete_published: &'static str,
@@ -57,14 +59,24 @@ pub(super) struct Dialect {
     pub(super) retired: &'static str,
     pub(super) requeue: &'static str,
     pub(super) purge: &'static str,
+    /// Deletes what a purge has found, where that is a step of its own; else empty.
+    pub(super) purged: &'static str,
 }
 
 /// The statements of one store.
 #[derive(Debug)]
 pub(super) struct Statements {
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(dead_code, reason = "MySQL adds one record like many")
+    )]
     pub(super) insert: Arc<str>,
     pub(super) insert_many: Arc<str>,
     pub(super) claim: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
+    pub(super) claim_keys: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
+    pub(super) claim_keyed: Arc<str>,
     #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL claims in steps"))]
     pub(super) claimed: Arc<str>,
     pub(super) mark_published: Arc<str>,
@@ -76,6 +88,8 @@ pub(super) struct Statements {
     pub(super) retired: Arc<str>,
     pub(super) requeue: Arc<str>,
     pub(super) purge: Arc<str>,
+    #[cfg_attr(not(feature = "mysql"), expect(dead_code, reason = "only MySQL purges in steps"))]
+    pub(super) purged: Arc<str>,
 }
 
 impl Statements {
@@ -97,6 +111,8 @@ impl Statements {
             insert: fill(dialect.insert),
             insert_many: fill(dialect.insert_many),
             claim: fill(dialect.claim),
+            claim_keys: fill(dialect.claim_keys),
+            claim_keyed: fill(dialect.claim_keyed),
             claimed: fill(dialect.claimed),
             mark_published: fill(published),
             mark_failed: fill(dialect.mark_failed),
@@ -107,6 +123,7 @@ impl Statements {
             retired: fill(dialect.retired),
             requeue: fill(dialect.requeue),
             purge: fill(dialect.purge),
+            purged: fill(dialect.purged),
         }
     }
 }

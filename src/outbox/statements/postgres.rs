@@ -22,23 +22,41 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
 ORDER BY position
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
 
-    // The subquery with LIMIT cannot be turned into a join, so that the cost per row is one look
-    // into the index of ordering keys, whatever the statistics say. A row that another claim took
-    // after this statement's snapshot is locked, or fails the conditions when they are checked
-    // again on its newest version.
+    // Steps from key to key in the index of ordering keys and stops when the batch is full, so that
+    // a key with a long backlog costs one step. A row that another claim took after this
+    // statement's snapshot is locked, or fails the conditions when they are checked again on its
+    // newest version.
     claim: "
-WITH picked AS MATERIALIZED (
-    SELECT o.seq FROM {outbox} o
+WITH RECURSIVE keys (ordering_key, seq) AS (
+    (SELECT e.ordering_key, e.seq FROM {outbox} e
+     WHERE e.ordering_key >= $4 AND e.published_at IS NULL {unless_skipped}
+     ORDER BY e.ordering_key, e.seq LIMIT 1)
+    UNION ALL
+    SELECT n.ordering_key, n.seq
+    FROM keys k CROSS JOIN LATERAL (
+        SELECT e.ordering_key, e.seq FROM {outbox} e
+        WHERE e.ordering_key > k.ordering_key AND e.published_at IS NULL {unless_skipped}
+        ORDER BY e.ordering_key, e.seq LIMIT 1) n
+), keyed AS MATERIALIZED (
+    SELECT o.seq, o.available_at
+    FROM keys k JOIN {outbox} o ON o.seq = k.seq
     WHERE o.published_at IS NULL AND o.retired_at IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
-      AND (o.ordering_key IS NULL OR o.seq = (
-          SELECT e.seq FROM {outbox} e
-          WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL {unless_skipped}
-          ORDER BY e.seq LIMIT 1))
+    LIMIT $1
+    FOR UPDATE OF o SKIP LOCKED
+), free AS MATERIALIZED (
+    SELECT o.seq, o.available_at FROM {outbox} o
+    WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.ordering_key IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
     ORDER BY o.available_at, o.seq
     LIMIT $1
     FOR UPDATE OF o SKIP LOCKED
+), picked AS MATERIALIZED (
+    SELECT seq FROM (SELECT * FROM keyed UNION ALL SELECT * FROM free) c
+    ORDER BY available_at, seq
+    LIMIT $1
 )
 UPDATE {outbox} o
 SET lease_token = $2, lease_until = {now} + $3::bigint * interval '1 millisecond'
@@ -47,6 +65,8 @@ RETURNING o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.h
           o.ordering_key, o.unique_key, o.attempts,
           (extract(epoch FROM {now} - o.created_at) * 1000)::bigint AS age_ms",
 
+    claim_keys: "",
+    claim_keyed: "",
     claimed: "",
 
     mark_published: "
@@ -94,4 +114,6 @@ DELETE FROM {outbox} WHERE seq IN (
     WHERE published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
     ORDER BY published_at LIMIT $2
     FOR UPDATE SKIP LOCKED)",
+
+    purged: "",
 };

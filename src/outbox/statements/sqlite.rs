@@ -14,23 +14,44 @@ ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
 INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers, ordering_key,
                       unique_key, available_at, created_at) ",
 
-    // One statement, which takes the write lock before it reads.
+    // One statement, which takes the write lock before it reads. It steps from key to key in the
+    // index of ordering keys, so that a key with a long backlog costs one step.
     claim: "
-UPDATE {outbox} SET lease_token = ?2, lease_until = {now} + ?3
-WHERE seq IN (
-    SELECT o.seq FROM {outbox} o
-    WHERE o.published_at IS NULL AND o.retired_at IS NULL
+WITH RECURSIVE keys (ordering_key) AS (
+    SELECT min(e.ordering_key) FROM {outbox} e
+    WHERE e.ordering_key IS NOT NULL AND e.published_at IS NULL {unless_skipped}
+    UNION ALL
+    SELECT (SELECT min(e.ordering_key) FROM {outbox} e
+            WHERE e.ordering_key > k.ordering_key AND e.published_at IS NULL {unless_skipped})
+    FROM keys k WHERE k.ordering_key IS NOT NULL
+), keyed AS (
+    SELECT o.seq, o.available_at
+    FROM keys k CROSS JOIN {outbox} o
+    WHERE o.seq = (
+          SELECT e.seq FROM {outbox} e
+          WHERE e.ordering_key = k.ordering_key AND e.published_at IS NULL {unless_skipped}
+          ORDER BY e.seq LIMIT 1)
+      AND o.published_at IS NULL AND o.retired_at IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
-      AND (o.ordering_key IS NULL OR o.seq = (
-          SELECT e.seq FROM {outbox} e
-          WHERE e.ordering_key = o.ordering_key AND e.published_at IS NULL {unless_skipped}
-          ORDER BY e.seq LIMIT 1))
+), free AS (
+    SELECT o.seq, o.available_at FROM {outbox} o
+    WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.ordering_key IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
     ORDER BY o.available_at, o.seq
+    LIMIT ?1
+)
+UPDATE {outbox} SET lease_token = ?2, lease_until = {now} + ?3
+WHERE seq IN (
+    SELECT seq FROM (SELECT * FROM keyed UNION ALL SELECT * FROM free)
+    ORDER BY available_at, seq
     LIMIT ?1)
 RETURNING seq, id, exchange, routing_key, content_type, payload, headers,
           ordering_key, unique_key, attempts, {now} - created_at AS age_ms",
 
+    claim_keys: "",
+    claim_keyed: "",
     claimed: "",
 
     mark_published: "
@@ -77,4 +98,6 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND retired_at IS NOT NULL",
 DELETE FROM {outbox} WHERE seq IN (
     SELECT seq FROM {outbox} WHERE published_at IS NOT NULL AND published_at < {now} - ?1
     ORDER BY published_at LIMIT ?2)",
+
+    purged: "",
 };

@@ -296,6 +296,13 @@ impl MemorySettle {
 }
 
 impl Settle for MemorySettle {
+    fn is_live(&self) -> bool {
+        let is_open = |broker: std::sync::Arc<Broker>| {
+            broker.with(|state| state.channels.contains_key(&self.channel))
+        };
+        self.broker.upgrade().is_some_and(is_open)
+    }
+
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         self.settle(Verdict::Ack)
     }

@@ -149,6 +149,10 @@ impl Tag {
 }
 
 impl Settle for Tag {
+    fn is_live(&self) -> bool {
+        self.on.channel.status().connected()
+    }
+
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         async move {
             let ack = self.on.channel.basic_ack(self.tag, BasicAckOptions::default());
@@ -190,8 +194,20 @@ impl Pull for PullChannel {
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
-        let channel = self.on.channel.clone();
-        async move { close_channel(&channel).await }.boxed()
+        async move {
+            // A closed channel gives back what it pulled only a moment after the broker's answer;
+            // this gives it back before, and in one piece: tag 0 stands for every delivery.
+            let all = BasicNackOptions { multiple: true, requeue: true };
+            if self.on.channel.status().connected() {
+                let giving_back = async {
+                    let nack = self.on.channel.basic_nack(0, all).await;
+                    nack.map_err(|error| failure::interrupted(&error))
+                };
+                let _ = unless_lost(&self.on.status, giving_back).await;
+            }
+            close_channel(&self.on.channel).await;
+        }
+        .boxed()
     }
 }
 

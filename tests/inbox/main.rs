@@ -1,0 +1,9 @@
+//! Exactly-once effects: transactional and idempotent consumers, on both databases.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bank;
+mod claims;
+mod kills;
+mod transactions;
