@@ -8,7 +8,7 @@ mod support;
 
 use std::{collections::VecDeque, time::Duration};
 
-use acemq::{AceMq, OutboxRecord, OutboxRelay, OutboxStore, PostgresOutbox};
+use acemq::{AceMq, OutboxRecord, OutboxRelay, PostgresOutbox};
 use bytes::Bytes;
 use lapin::{Channel, Confirmation, options::BasicPublishOptions};
 use sqlx::{PgPool, postgres::PgPoolOptions};
@@ -38,7 +38,7 @@ async fn main() {
             fresh_quorum_queue(&channel, OURS).await;
             fill(&pool, &outbox, messages, keys).await;
             let raw = timed(publish_raw(&channel, messages)).await;
-            let ours = timed(relay(&mq, &outbox)).await;
+            let ours = timed(relay(&mq, &outbox, messages)).await;
             let arrived = mq.queue_length(OURS).await.unwrap();
             assert_eq!(arrived, Some(u64::try_from(messages).unwrap()));
             if round > 0 {
@@ -80,14 +80,14 @@ async fn fill(pool: &PgPool, outbox: &PostgresOutbox, messages: usize, keys: Opt
 }
 
 /// From the start of a relay to the last mark.
-async fn relay(mq: &AceMq, outbox: &PostgresOutbox) {
+async fn relay(mq: &AceMq, outbox: &PostgresOutbox, messages: usize) {
     let relay = OutboxRelay::new(mq, outbox.clone())
         .batch_size(1000)
         .concurrency(WINDOW)
         .retention(None)
         .start();
-    let mut look = tokio::time::interval(Duration::from_millis(10));
-    while outbox.pending_count().await.unwrap() > 0 {
+    let mut look = tokio::time::interval(Duration::from_millis(5));
+    while relay.published() < u64::try_from(messages).unwrap() {
         look.tick().await;
     }
     relay.close().await;
