@@ -66,13 +66,13 @@ examples_on_servers() {
 # RabbitMQ's own tool, which some tests need, where it is in a container or belongs to root.
 find_rabbitmqctl() {
     if [[ -n "${ACEMQ_TEST_RABBITMQCTL:-}" ]]; then
-        return
+        return 0
     elif ! command -v rabbitmqctl >/dev/null 2>&1; then
         ACEMQ_TEST_RABBITMQCTL="docker compose --file scripts/compose.yaml exec -T rabbitmq rabbitmqctl"
     elif [[ "$(id -u)" != 0 ]]; then
         ACEMQ_TEST_RABBITMQCTL="sudo rabbitmqctl"
     else
-        return
+        return 0
     fi
     export ACEMQ_TEST_RABBITMQCTL
 }
