@@ -35,6 +35,12 @@ impl Clock {
     }
 }
 
+/// The end of a time limit from now; one without end is far away instead of an overflow.
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    const FAR: Duration = Duration::from_hours(24 * 365);
+    Instant::now() + limit.min(FAR)
+}
+
 /// Whole milliseconds, saturating: the unit of TTLs and delays on the wire.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

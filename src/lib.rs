@@ -43,6 +43,7 @@
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
+//! - [`testing`]: a broker in the test's process, with faults on command.
 //!
 //! # Features
 //!
@@ -67,10 +68,18 @@
 // Errors are named in full where it helps the reader, and a module's types carry its idea.
 #![allow(clippy::module_name_repetitions)]
 
-/// Runs the README's example with the other doctests.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// Runs the examples of the pages with the other doctests.
+#[cfg(all(doctest, feature = "sqlite"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/exactly-once-effects.md")]
+    struct ExactlyOnceEffects;
+    #[doc = include_str!("../docs/memory-broker.md")]
+    struct MemoryBroker;
+    #[doc = include_str!("../docs/outbox.md")]
+    struct Outbox;
+}
 
 mod backoff;
 mod clock;
@@ -84,6 +93,7 @@ pub mod message;
 pub mod outbox;
 mod publish;
 mod store;
+pub mod testing;
 pub mod topology;
 mod transport;
 

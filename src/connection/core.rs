@@ -3,24 +3,27 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures::future::BoxFuture;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout, timeout_at},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     declared::Declared,
     options::ConnectOptions,
-    session::{Session, Supervisor},
+    session::{Session, Supervisor, is_lost},
     shutdown::Shutdown,
     state::{Role, StateBoard},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, deadline},
     error::{Error, Result},
     topology::Topology,
     transport::{Link, LinkStatus, Outgoing, QueueInfo, Transport},
@@ -45,6 +48,9 @@ pub(crate) struct Core {
     closed: CancellationToken,
     tasks: TaskTracker,
     abandoned_handlers: AtomicUsize,
+    is_closing: AtomicBool,
+    /// The report of the close, once it is over.
+    shutdown: watch::Sender<Option<Shutdown>>,
 }
 
 impl Core {
@@ -80,6 +86,8 @@ impl Core {
             closed,
             tasks: TaskTracker::new(),
             abandoned_handlers: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+            shutdown: watch::Sender::new(None),
         }))
     }
 
@@ -127,8 +135,7 @@ impl Core {
             return Err(Error::invalid("payload", body, reason));
         }
         let deadline = deadline(limit);
-        let link = self.publish.link(deadline).await?;
-        self.until_unblocked(&link, deadline).await?;
+        let link = self.publishing_link(deadline).await?;
         timeout_at(deadline, link.publish(message))
             .await
             .unwrap_or(Err(Error::ConfirmTimeout { waited: limit }))
@@ -138,6 +145,17 @@ impl Core {
     pub(crate) async fn publish_on_behalf(&self, message: Outgoing) -> Result<()> {
         let message = Outgoing { mandatory: true, ..message };
         self.publish(message, self.options.confirm_timeout).await
+    }
+
+    /// A live link that takes messages: on a lost one it would stay open whether they were sent.
+    async fn publishing_link(&self, deadline: Instant) -> Result<Arc<dyn Link>> {
+        loop {
+            let link = self.publish.link(deadline).await?;
+            self.until_unblocked(&link, deadline).await?;
+            if !is_lost(&link) {
+                return Ok(link);
+            }
+        }
     }
 
     async fn until_unblocked(&self, link: &Arc<dyn Link>, deadline: Instant) -> Result<()> {
@@ -201,8 +219,21 @@ impl Core {
     }
 
     /// Stops everything that runs on the handle, within one shared deadline, then disconnects.
-    pub(crate) async fn close(&self) -> Shutdown {
+    ///
+    /// The work is a task's, so that it is finished even if every caller goes away, as one does
+    /// that is a handler and is abandoned for not ending in time.
+    pub(crate) async fn close(self: &Arc<Self>) -> Shutdown {
         self.closing.cancel();
+        if !self.is_closing.swap(true, Ordering::AcqRel) {
+            let core = Arc::clone(self);
+            tokio::spawn(async move { core.shutdown.send_replace(Some(core.shut_down().await)) });
+        }
+        let mut report = self.shutdown.subscribe();
+        let shutdown = report.wait_for(Option::is_some).await.ok().and_then(|report| *report);
+        shutdown.unwrap_or(Shutdown { abandoned: 0 })
+    }
+
+    async fn shut_down(&self) -> Shutdown {
         self.tasks.close();
         // Each task abandons its handlers at the deadline by itself; the rest is for its goodbye.
         let limit = self.options.shutdown_timeout.saturating_add(GOODBYE);
@@ -221,12 +252,6 @@ impl Drop for Core {
         self.closing.cancel();
         self.closed.cancel();
     }
-}
-
-/// A deadline that saturates instead of overflowing.
-fn deadline(limit: Duration) -> Instant {
-    let far = Duration::from_hours(24 * 365);
-    Instant::now() + limit.min(far)
 }
 
 /// `{client name}@{host}` (wire contract, section 1).

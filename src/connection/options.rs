@@ -73,8 +73,9 @@ impl ConnectOptions {
     }
 
     /// Sets how long [`connect`](Self::connect) goes on trying when the broker cannot be reached,
-    /// for instance because it starts together with this process. A refusal for good is reported
-    /// at once. Default: 10 s.
+    /// for instance because it starts together with this process. The last attempt may end later,
+    /// within its [`attempt_timeout`](Self::attempt_timeout). A refusal for good is reported at
+    /// once. Default: 10 s.
     pub fn wait_for_broker(mut self, limit: Duration) -> Self {
         self.wait_for_broker = limit;
         self
@@ -172,7 +173,10 @@ impl ConnectOptions {
         match self.url.split_once("://") {
             Some(("memory", "")) => Ok(Arc::new(MemoryTransport::private())),
             Some(("memory", name)) => Ok(Arc::new(MemoryTransport::named(name))),
+            #[cfg(feature = "rabbitmq")]
             Some(("amqp" | "amqps", _)) => self.rabbitmq(),
+            #[cfg(not(feature = "rabbitmq"))]
+            Some(("amqp" | "amqps", _)) => Self::rabbitmq(),
             Some((scheme, _)) => Err(Error::invalid(
                 "url",
                 format!("{scheme}://…"),
@@ -198,7 +202,7 @@ impl ConnectOptions {
     }
 
     #[cfg(not(feature = "rabbitmq"))]
-    fn rabbitmq(&self) -> Result<Arc<dyn Transport>> {
+    fn rabbitmq() -> Result<Arc<dyn Transport>> {
         Err(Error::invalid("url", "amqp://…", "needs the feature `rabbitmq` of this crate"))
     }
 }

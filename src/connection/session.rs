@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
+    clock::deadline,
     error::{Error, Result, with_causes},
     transport::{Link, LinkStatus, Transport},
 };
@@ -39,7 +40,9 @@ impl Session {
     /// Connects for the first time and keeps the connection up until `stop`.
     pub(crate) async fn open(supervisor: Supervisor, stop: CancellationToken) -> Result<Self> {
         let first = supervisor.first_link().await?;
-        let (slot, receiver) = watch::channel(Slot::Down);
+        // Ready before anybody can ask, not when the task first runs.
+        supervisor.board.note(supervisor.role, ConnectionState::Ready);
+        let (slot, receiver) = watch::channel(Slot::Up(Arc::clone(&first)));
         tokio::spawn(supervisor.run(first, slot, stop));
         Ok(Self { slot: receiver })
     }
@@ -73,7 +76,7 @@ impl Session {
     }
 }
 
-fn is_lost(link: &Arc<dyn Link>) -> bool {
+pub(super) fn is_lost(link: &Arc<dyn Link>) -> bool {
     matches!(&*link.status().borrow(), LinkStatus::Lost(_))
 }
 
@@ -89,7 +92,7 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Tries until the broker answers, refuses for good, or the patience for the start ends.
     async fn first_link(&self) -> Result<Arc<dyn Link>> {
-        let deadline = Instant::now() + self.options.wait_for_broker;
+        let deadline = deadline(self.options.wait_for_broker);
         let mut backoff = self.backoff();
         loop {
             let error = match self.dial().await {

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
@@ -246,28 +246,6 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self.consumer_name.clone().unwrap_or_else(|| self.queue.clone())
     }
 
-    pub(crate) fn decoder(&self) -> Arc<dyn Decoder<T>> {
-        Arc::clone(&self.decoder)
-    }
-
-    pub(crate) fn handlers(&self) -> usize {
-        self.concurrency
-    }
-
-    pub(crate) fn has_store(&self) -> bool {
-        self.store.is_some()
-    }
-
-    pub(crate) fn tasks(&self) -> TaskTracker {
-        self.core.tasks().clone()
-    }
-
-    /// Takes this many deliveries at once, whatever the concurrency and prefetch.
-    pub(crate) fn at_once(self, deliveries: usize) -> Self {
-        let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
-        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
-    }
-
     fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         if let Some(name) = &self.consumer_name {
@@ -284,6 +262,32 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             return Err(Error::invalid("concurrency", self.concurrency, reason));
         }
         self.policy.validate()
+    }
+}
+
+/// What a consumer of another kind takes over.
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+impl<T> ConsumerBuilder<T> {
+    pub(crate) fn decoder(&self) -> Arc<dyn Decoder<T>> {
+        Arc::clone(&self.decoder)
+    }
+
+    pub(crate) fn handlers(&self) -> usize {
+        self.concurrency
+    }
+
+    pub(crate) fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn tasks(&self) -> tokio_util::task::TaskTracker {
+        self.core.tasks().clone()
+    }
+
+    /// Takes this many deliveries at once, whatever the concurrency and prefetch.
+    pub(crate) fn at_once(self, deliveries: usize) -> Self {
+        let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
+        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
     }
 }
 

@@ -38,8 +38,10 @@ pub(crate) enum Step {
     DeadLetter(Cause, String),
     /// Publishes it to the parked queue with this error.
     Park(Cause, String),
+    /// Publishes the same attempt to the queue `rung`, as [`Self::RetryInBroker`] does the next.
+    DeferInBroker { rung: String, delay: Duration },
     /// Waits and publishes it to its queue with the same attempt.
-    Defer(Duration),
+    DeferInConsumer(Duration),
 }
 
 /// Why a message is set aside, as a word that stays the same; the error beside it is for people.
@@ -86,7 +88,10 @@ pub(crate) fn decide(
         Outcome::Park(reason) => {
             Step::Park(Cause::Parked, format!("the handler parked it: {reason}"))
         }
-        Outcome::Defer(delay) => Step::Defer(delay),
+        Outcome::Defer(delay) => match rung(delay, policy, queue) {
+            Some((rung, delay)) => Step::DeferInBroker { rung, delay },
+            None => Step::DeferInConsumer(delay),
+        },
         Outcome::Panic(text) => Step::DeadLetter(
             Cause::Panicked,
             format!("the handler reported an unprocessable message: {text}"),
@@ -111,11 +116,17 @@ fn retry(
         return Step::DeadLetter(cause, format!("{why}: {reason}"));
     };
     let delay = after.unwrap_or(scheduled);
-    let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay)).flatten();
-    match rung {
-        Some(delay) => Step::RetryInBroker { rung: standard::retry_rung_name(queue, delay), delay },
+    match rung(delay, policy, queue) {
+        Some((rung, delay)) => Step::RetryInBroker { rung, delay },
         None => Step::RetryInConsumer(delay),
     }
+}
+
+/// The rung that a delay is spent in, with the delay that it has; none where it is spent in the
+/// consumer.
+fn rung(delay: Duration, policy: &RetryPolicy, queue: &str) -> Option<(String, Duration)> {
+    let rung = policy.waits_in_broker(delay).then(|| rung_for(&policy.rungs(), delay))??;
+    Some((standard::retry_rung_name(queue, rung), rung))
 }
 
 /// Why a message is not tried again; spent attempts are named before the age.
@@ -163,7 +174,11 @@ mod tests {
                 Outcome::Park(boom()),
                 Step::Park(Cause::Parked, "the handler parked it: boom".into()),
             ),
-            (Outcome::Defer(secs(7)), Step::Defer(secs(7))),
+            (Outcome::Defer(secs(7)), Step::DeferInConsumer(secs(7))),
+            (
+                Outcome::Defer(secs(50)),
+                Step::DeferInBroker { rung: "orders.retry.1m".into(), delay: secs(60) },
+            ),
             (
                 Outcome::Panic(boom()),
                 dead(Cause::Panicked, "the handler reported an unprocessable message: boom"),

@@ -61,7 +61,7 @@ const MOST_RUNGS: usize = 64;
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self::exponential(5, Duration::from_secs(1), Duration::from_secs(60))
+        Self::exponential(5, Duration::from_secs(1), Duration::from_mins(1))
     }
 }
 
@@ -286,11 +286,12 @@ mod tests {
 
     #[test]
     fn powers_are_not_cut_below_a_whole_millisecond() {
-        for multiplier in [1.1, 1.2, 1.3, 1.7, 2.1, 3.3] {
+        for tenths in [11, 12, 13, 17, 21, 33_u32] {
+            let multiplier = f64::from(tenths) / 10.0;
             let policy = RetryPolicy::exponential(9, Duration::from_secs(1_000), Duration::MAX)
                 .multiplier(multiplier);
             // With one decimal, the first three steps are whole milliseconds.
-            let tenths = format!("{}", multiplier * 10.0).parse::<f64>().unwrap().round() as u64;
+            let tenths = u64::from(tenths);
             for attempt in 1..=4 {
                 let exact = 1_000_000 * tenths.pow(attempt - 1) / 10_u64.pow(attempt - 1);
                 assert_eq!(policy.delay_after(attempt), Some(Duration::from_millis(exact)));
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_never_ends_is_quick_to_work_out() {
-        let minute = Duration::from_secs(60);
+        let minute = Duration::from_mins(1);
         let forever = RetryPolicy::exponential(u32::MAX, Duration::from_millis(1), minute);
         forever.validate().unwrap();
         assert_eq!(forever.delay_after(u32::MAX - 1), Some(minute));

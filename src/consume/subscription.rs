@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
+    clock::deadline,
     error::{Error, Result, with_causes},
     topology::Topology,
-    transport::{Delivery, Subscribe, Subscription, SubscriptionControl},
+    transport::{Delivery, Link, Subscribe, Subscription, SubscriptionControl},
 };
 
 /// A subscription that lived this long was a good one: the next loss starts with a short pause.
@@ -55,11 +56,19 @@ impl Runner {
     pub(super) async fn subscribe(&self) -> Result<Subscription> {
         let core = &self.worker.core;
         core.declare(&self.topology).await?;
-        let deadline = Instant::now() + core.options().confirm_timeout;
+        let limit = core.options().confirm_timeout;
+        let deadline = deadline(limit);
         let link = core.consume_link(deadline).await?;
+        timeout_at(deadline, self.subscribe_on(&*link)).await.unwrap_or_else(|_| {
+            Err(Error::Interrupted { reason: format!("no answer within {limit:?}") })
+        })
+    }
+
+    async fn subscribe_on(&self, link: &dyn Link) -> Result<Subscription> {
         match link.subscribe(self.request.clone()).await {
             Err(error @ Error::NotFound { .. }) => {
                 // A queue that was declared through this handle is ours to declare again.
+                let core = &self.worker.core;
                 let Some(queue) = core.declared().for_queue(&self.request.queue) else {
                     return Err(error);
                 };
@@ -131,6 +140,11 @@ impl Runner {
                 }
             };
             let Ok(place) = place else { break Ended::Stopped };
+            if !control.is_open() {
+                // Sent ahead before the channel was lost: the broker delivers it again, and to
+                // handle this one too would only make a duplicate. The error is still to come.
+                continue;
+            }
             let worker = Arc::clone(&self.worker);
             // The channel stays open as long as a delivery of it is being handled.
             let channel = Arc::clone(&control);

@@ -93,18 +93,25 @@ impl Worker {
     }
 
     async fn carry_out(&self, step: Step, original: &Received, settle: Box<dyn Settle>) {
+        let (retried, deferred) = (&self.counters.retried, &self.counters.deferred);
         match step {
             Step::Ack => self.ack(settle, &self.counters.acked).await,
             Step::RetryInBroker { rung, delay } => {
-                self.retry_in_broker(&rung, delay, original, settle).await;
+                let next = original.envelope.next_attempt();
+                self.again_by(&rung, delay, next, original, settle, retried).await;
             }
             Step::RetryInConsumer(delay) => {
                 let delay = self.policy.jittered(delay, fastrand::f64());
-                self.retry_in_consumer(delay, original, settle).await;
+                let next = original.envelope.next_attempt();
+                self.again_after(delay, next, original, settle, retried).await;
             }
-            Step::Defer(delay) => {
+            Step::DeferInBroker { rung, delay } => {
                 let same = original.envelope.clone();
-                self.again_after(delay, same, original, settle, &self.counters.deferred).await;
+                self.again_by(&rung, delay, same, original, settle, deferred).await;
+            }
+            Step::DeferInConsumer(delay) => {
+                let same = original.envelope.clone();
+                self.again_after(delay, same, original, settle, deferred).await;
             }
             Step::DeadLetter(cause, error) => {
                 let target = standard::dead_letter_name(&self.queue);
@@ -119,32 +126,25 @@ impl Worker {
         }
     }
 
-    async fn retry_in_broker(
+    /// Publishes the copy to a rung, which gives it back after the delay; waits here where the
+    /// rung is missing.
+    async fn again_by(
         &self,
         rung: &str,
         delay: Duration,
+        envelope: Envelope,
         original: &Received,
         settle: Box<dyn Settle>,
+        counter: &Counter,
     ) {
-        let next = original.envelope.next_attempt();
-        match self.publish_copy(original, next, rung).await {
+        match self.publish_copy(original, envelope.clone(), rung, &*settle).await {
             Err(Error::Unroutable { .. }) => {
                 tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
                 self.counters.rung_missing.add();
-                self.retry_in_consumer(delay, original, settle).await;
+                self.again_after(delay, envelope, original, settle, counter).await;
             }
-            copied => self.finish(copied, rung, settle, &self.counters.retried).await,
+            copied => self.finish(copied, rung, settle, counter).await,
         }
-    }
-
-    async fn retry_in_consumer(
-        &self,
-        delay: Duration,
-        original: &Received,
-        settle: Box<dyn Settle>,
-    ) {
-        let next = original.envelope.next_attempt();
-        self.again_after(delay, next, original, settle, &self.counters.retried).await;
     }
 
     /// Holds the delivery, then publishes the copy to its own queue. A stop gives it back.
@@ -159,17 +159,21 @@ impl Worker {
         if !self.wait(delay).await {
             return self.give_back(settle).await;
         }
-        let copied = self.publish_copy(original, envelope, &self.queue).await;
+        let copied = self.publish_copy(original, envelope, &self.queue, &*settle).await;
         self.finish(copied, &self.queue, settle, counter).await;
     }
 
-    /// Publishes a copy that will be handled again.
+    /// Publishes a copy that will be handled again, unless the original is back in its queue.
     async fn publish_copy(
         &self,
         original: &Received,
         mut envelope: Envelope,
         queue: &str,
+        settle: &dyn Settle,
     ) -> Result<()> {
+        if !settle.is_live() {
+            return Err(channel_gone());
+        }
         if self.exception_headers {
             envelope = noting_origin(envelope, original);
         }
@@ -184,6 +188,9 @@ impl Worker {
         settle: Box<dyn Settle>,
         counter: &Counter,
     ) {
+        if !settle.is_live() {
+            return self.settled_too_late(&channel_gone());
+        }
         let id = original.envelope.id();
         tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
         let envelope = set_aside_envelope(original, cause, error, self.exception_headers);
@@ -201,6 +208,8 @@ impl Worker {
     ) {
         match copied {
             Ok(()) => self.ack(settle, counter).await,
+            // Nothing to hold or give back: the broker delivers the original again.
+            Err(error) if !settle.is_live() => self.settled_too_late(&error),
             Err(error) => {
                 let error = with_causes(&error);
                 tracing::error!(queue = self.queue, target, error, "the copy did not land");
@@ -236,4 +245,8 @@ impl Worker {
         tracing::debug!(queue = self.queue, %error, "too late to settle; the broker delivers again");
         self.counters.settle_failed.add();
     }
+}
+
+fn channel_gone() -> Error {
+    Error::Interrupted { reason: "the delivering channel is gone".into() }
 }

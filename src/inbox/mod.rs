@@ -39,14 +39,8 @@ mod batch;
 mod consumer;
 mod savepoint;
 mod single;
+mod sql;
 mod work;
-
-#[cfg(feature = "mysql")]
-mod mysql;
-#[cfg(feature = "postgres")]
-mod postgres;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 
 pub use consumer::TransactionalConsumer;
 pub use work::{Receipt, Work, WorkHandler, WorkResult};

@@ -45,7 +45,7 @@ impl<T, C: Encoder<T> + Decoder<T>> Codec<T> for C {}
 pub struct JsonCodec;
 
 impl<T: Serialize> Encoder<T> for JsonCodec {
-    fn content_type(&self) -> &str {
+    fn content_type(&self) -> &'static str {
         "application/json"
     }
 
@@ -73,7 +73,7 @@ impl<T: DeserializeOwned> Decoder<T> for JsonCodec {
 pub struct TextCodec;
 
 impl Encoder<String> for TextCodec {
-    fn content_type(&self) -> &str {
+    fn content_type(&self) -> &'static str {
         "text/plain; charset=utf-8"
     }
 
@@ -99,7 +99,7 @@ impl Decoder<String> for TextCodec {
 pub struct BytesCodec;
 
 impl Encoder<Bytes> for BytesCodec {
-    fn content_type(&self) -> &str {
+    fn content_type(&self) -> &'static str {
         "application/octet-stream"
     }
 

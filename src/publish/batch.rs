@@ -15,7 +15,6 @@ impl BatchOutcome {
     }
 
     /// Returns the result of each message, in the order of the input: its id, or why it failed.
-    #[must_use]
     pub fn results(&self) -> &[Result<String>] {
         &self.results
     }

@@ -23,6 +23,12 @@ pub(crate) use schema::{Column, Migration, Prefix, compare_columns};
 pub use database::{Database, OwnedTransaction};
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use database::{begun, commit};
+#[cfg(feature = "mysql")]
+pub(crate) use sqlx::MySql;
+#[cfg(feature = "postgres")]
+pub(crate) use sqlx::Postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlx::Sqlite;
 
 use crate::error::{BoxError, Error, Result};
 

@@ -40,12 +40,12 @@ pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
 
 /// `{queue}.dlq`, bound to the dead-letter exchange on its own name.
 pub(crate) fn dead_letter_queue(queue: &str) -> Topology {
-    set_aside_queue(dead_letter_name(queue))
+    set_aside_queue(&dead_letter_name(queue))
 }
 
 /// What a consumer of `queue` declares when it starts, so that no failure lacks a place.
 pub(crate) fn set_aside_queues(queue: &str) -> Topology {
-    dead_letter_queue(queue).merge(set_aside_queue(parked_name(queue)))
+    dead_letter_queue(queue).merge(set_aside_queue(&parked_name(queue)))
 }
 
 /// `{queue}.retry.{d}`: where messages of `queue` wait for `delay` in the broker.
@@ -79,9 +79,9 @@ pub(crate) fn retry_rungs(queue: &str, delays: &[Duration]) -> Topology {
     })
 }
 
-fn set_aside_queue(name: String) -> Topology {
+fn set_aside_queue(name: &str) -> Topology {
     Topology::new()
         .exchange(Exchange::direct(DEAD_LETTER_EXCHANGE))
-        .queue(Queue::classic(name.as_str()))
-        .bind(name.as_str(), DEAD_LETTER_EXCHANGE, name.as_str())
+        .queue(Queue::classic(name))
+        .bind(name, DEAD_LETTER_EXCHANGE, name)
 }

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     error::{Error, Result},
     message::{HeaderValue, Headers, Properties},
-    topology::{Topology, check_length},
+    topology::{Topology, check_address, check_length},
 };
 
 /// A broker that can be dialled.
@@ -123,6 +123,10 @@ pub(crate) struct Outgoing {
 pub(crate) struct Subscribe {
     pub(crate) queue: String,
     /// Unique, for the broker's tools.
+    #[cfg_attr(
+        not(feature = "rabbitmq"),
+        expect(dead_code, reason = "the in-process broker has no tools to show it")
+    )]
     pub(crate) tag: String,
     /// Unsettled deliveries at a time, from 1.
     pub(crate) prefetch: u16,
@@ -140,6 +144,9 @@ pub(crate) struct Subscription {
 
 /// Stops a consumer. Dropping it without `close` closes the channel in the background.
 pub(crate) trait SubscriptionControl: Send + Sync + 'static {
+    /// Whether a delivery of this subscription can still be settled: its channel is open.
+    fn is_open(&self) -> bool;
+
     /// Stops the broker from sending. Returns after its answer; what was sent before that is
     /// still in the stream, which then ends.
     fn cancel(&self) -> BoxFuture<'_, Result<()>>;
@@ -172,6 +179,10 @@ pub(crate) struct Delivery {
 ///
 /// An error means that the channel is gone: the broker delivers the message again.
 pub(crate) trait Settle: fmt::Debug + Send + Sync {
+    /// Whether the delivering channel is still there. If not, the broker delivers the message
+    /// again, or has done so already.
+    fn is_live(&self) -> bool;
+
     /// Removes the message from its queue.
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 
@@ -190,7 +201,7 @@ pub(crate) struct QueueInfo {
 impl Outgoing {
     /// Refuses names that the protocol cannot carry, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
-        check_length("exchange", &self.exchange)?;
+        check_address("exchange", &self.exchange)?;
         check_length("routing_key", &self.routing_key)?;
         for (name, text) in self.properties.short_texts() {
             check_length(name, text)?;

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::{
-    bank::{Bank, on_both_databases},
+    bank::on_both_databases,
     support::{Broker, Fixture, eventually, run},
 };
 

@@ -2,18 +2,21 @@
 
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod ledger;
 pub mod proxy;
+pub mod rabbitmqctl;
 
 use std::{
     future::Future,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use acemq::{AceMq, ConnectOptions, Queue, Topology};
+use acemq::{AceMq, ConnectOptions, ConnectionState, Queue, Topology};
+use futures::StreamExt;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How long a test waits for something that should happen at once.
@@ -136,6 +139,30 @@ pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let answer = tokio::time::timeout(PATIENCE, future).await;
     answer.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// Waits until both connections are up.
+pub async fn until_ready(mq: &AceMq) {
+    eventually("the handle to be ready", async || mq.state() == ConnectionState::Ready).await;
+}
+
+/// Waits until a loss is known.
+pub async fn until_reconnecting(mq: &AceMq) {
+    eventually("the handle to notice the loss", async || {
+        matches!(mq.state(), ConnectionState::Reconnecting(_))
+    })
+    .await;
+}
+
+/// Follows the states of a handle.
+pub fn record_states(mq: &AceMq) -> Arc<Mutex<Vec<ConnectionState>>> {
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let (states, record) = (mq.states(), Arc::clone(&seen));
+    tokio::spawn(states.for_each(move |state| {
+        record.lock().unwrap().push(state);
+        std::future::ready(())
+    }));
+    seen
 }
 
 /// Takes any body as it is.

@@ -1,6 +1,12 @@
-//! A TCP proxy that cuts and stalls connections on command.
+//! A TCP proxy that cuts and stalls connections on command, and counts them.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -26,6 +32,13 @@ pub struct Proxy {
     address: SocketAddr,
     mode: Arc<watch::Sender<Mode>>,
     cuts: Arc<watch::Sender<u64>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    attempts: AtomicUsize,
+    open: AtomicUsize,
 }
 
 impl Proxy {
@@ -35,20 +48,23 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let (mode, modes) = watch::channel(Mode::Forward);
         let (cuts, cut) = watch::channel(0);
-        let target = target.to_owned();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                if *modes.borrow() == Mode::Refuse {
-                    continue;
-                }
-                tokio::spawn(serve(client, target.clone(), modes.clone(), cut.clone()));
-            }
-        });
-        Self { address, mode: Arc::new(mode), cuts: Arc::new(cuts) }
+        let counts = Arc::<Counts>::default();
+        tokio::spawn(accept(listener, target.to_owned(), modes, cut, Arc::clone(&counts)));
+        Self { address, mode: Arc::new(mode), cuts: Arc::new(cuts), counts }
     }
 
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// How often a client has connected, refused connections included.
+    pub fn attempts(&self) -> usize {
+        self.counts.attempts.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.counts.open.load(Ordering::SeqCst)
     }
 
     /// Closes every connection; new ones are forwarded.
@@ -78,13 +94,46 @@ impl Proxy {
     }
 }
 
+async fn accept(
+    listener: TcpListener,
+    target: String,
+    mut modes: watch::Receiver<Mode>,
+    mut cut: watch::Receiver<u64>,
+    counts: Arc<Counts>,
+) {
+    loop {
+        let client = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = gone(&mut modes) => return,
+        };
+        let Ok((client, _)) = client else { return };
+        counts.attempts.fetch_add(1, Ordering::SeqCst);
+        // Marked before the mode is read, so that no connection slips through `refuse`.
+        cut.mark_unchanged();
+        if *modes.borrow() == Mode::Refuse {
+            continue;
+        }
+        let serving = serve(client, target.clone(), modes.clone(), cut.clone());
+        let counts = Arc::clone(&counts);
+        tokio::spawn(async move {
+            counts.open.fetch_add(1, Ordering::SeqCst);
+            serving.await;
+            counts.open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+/// Returns when the last handle is gone.
+async fn gone(modes: &mut watch::Receiver<Mode>) {
+    while modes.changed().await.is_ok() {}
+}
+
 async fn serve(
     client: TcpStream,
     target: String,
     modes: watch::Receiver<Mode>,
     mut cut: watch::Receiver<u64>,
 ) {
-    cut.mark_unchanged();
     let Ok(server) = TcpStream::connect(target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
@@ -117,5 +166,48 @@ async fn pump(
         if to.write_all(&buffer[..length]).await.is_err() {
             return;
         }
+    }
+}
+
+/// A server that accepts connections, reads what comes, and never says a word.
+pub struct Mute {
+    address: SocketAddr,
+    open: Arc<AtomicUsize>,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Mute {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (open, accepted) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counts = (Arc::clone(&open), Arc::clone(&accepted));
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let (open, accepted) = counts.clone();
+                accepted.fetch_add(1, Ordering::SeqCst);
+                open.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut buffer = [0; 1024];
+                    while let Ok(1..) = client.read(&mut buffer).await {}
+                    open.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Self { address, open, accepted }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// How many clients have connected so far.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many clients have not closed their connection.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
     }
 }

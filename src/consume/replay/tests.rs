@@ -55,7 +55,7 @@ async fn put(mq: &AceMq, queue: &str, properties: Properties) {
 }
 
 fn ids(broker: &MemoryBroker, queue: &str) -> Vec<String> {
-    broker.messages(queue).into_iter().map(|(p, _)| p.message_id.unwrap()).collect()
+    broker.messages(queue).into_iter().map(|(_, p, _)| p.message_id.unwrap()).collect()
 }
 
 fn all(count: usize) -> BTreeSet<String> {
@@ -210,7 +210,7 @@ async fn every_property_of_a_foreign_message_is_kept_but_the_two_that_cannot_be(
     };
     put(&mq, DEAD_LETTERS, foreign.clone()).await;
     assert_eq!(mq.replay(DEAD_LETTERS).run().await.unwrap().moved(), 1);
-    let (copy, body) = broker.messages("orders").remove(0);
+    let (_, copy, body) = broker.messages("orders").remove(0);
     assert_eq!(body.as_ref(), b"\x00 any bytes \xff");
     let mut headers = copy.headers.clone();
     assert!(headers.remove("acemq-replayed-at").is_some());

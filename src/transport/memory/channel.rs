@@ -261,6 +261,10 @@ impl State {
         queues
     }
 
+    pub(super) fn is_open(&self, channel: ChannelId) -> bool {
+        self.channels.contains_key(&channel)
+    }
+
     pub(super) fn channels_of(&self, link: LinkId) -> Vec<ChannelId> {
         let own = self.channels.iter().filter(|(_, channel)| channel.link == link);
         own.map(|(id, _)| *id).collect()
@@ -292,6 +296,13 @@ impl MemorySettle {
 }
 
 impl Settle for MemorySettle {
+    fn is_live(&self) -> bool {
+        let is_open = |broker: std::sync::Arc<Broker>| {
+            broker.with(|state| state.channels.contains_key(&self.channel))
+        };
+        self.broker.upgrade().is_some_and(is_open)
+    }
+
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         self.settle(Verdict::Ack)
     }

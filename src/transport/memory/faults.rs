@@ -8,6 +8,7 @@ use super::{
     broker::{Broker, State},
     channel::Ending,
     reply,
+    stored::Stored,
 };
 use crate::{message::Properties, topology::QueueKind, transport::LinkStatus};
 
@@ -70,11 +71,17 @@ impl MemoryBroker {
         self.broker.with(|state| state.links.values().map(|link| link.pending.len()).sum())
     }
 
-    /// Returns the messages of a queue that are ready for delivery, the next first.
-    pub(crate) fn messages(&self, queue: &str) -> Vec<(Properties, Bytes)> {
+    /// Returns routing key, properties and body of the messages of a queue that are ready for
+    /// delivery, the next first.
+    pub(crate) fn messages(&self, queue: &str) -> Vec<(String, Properties, Bytes)> {
         self.broker.with(|state| {
             let ready = state.queues.get(queue).into_iter().flat_map(|queue| queue.ready.iter());
-            ready.map(|m| (m.message.properties.clone(), m.message.body.clone())).collect()
+            ready
+                .map(|Stored { message, .. }| {
+                    let routing_key = message.routing_key().to_owned();
+                    (routing_key, message.properties.clone(), message.body.clone())
+                })
+                .collect()
         })
     }
 

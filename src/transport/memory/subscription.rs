@@ -52,6 +52,11 @@ impl Drop for OwnChannel {
 struct MemoryControl(OwnChannel);
 
 impl SubscriptionControl for MemoryControl {
+    fn is_open(&self) -> bool {
+        let broker = self.0.broker.upgrade();
+        broker.is_some_and(|broker| broker.with(|state| state.is_open(self.0.channel)))
+    }
+
     fn cancel(&self) -> BoxFuture<'_, Result<()>> {
         async move {
             let broker = self.0.broker.upgrade().ok_or_else(reply::channel_closed)?;

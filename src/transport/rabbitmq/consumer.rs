@@ -14,37 +14,46 @@ use lapin::{
     },
     types::ShortString,
 };
+use tokio::sync::watch;
 
 use super::{
     convert::{from_amqp, short, table},
     failure,
-    link::close_channel,
+    link::{close_channel, unless_lost},
 };
 use crate::{
     error::{Error, Result},
-    transport::{Delivery, Pull, Settle, Subscribe, Subscription, SubscriptionControl},
+    transport::{Delivery, LinkStatus, Pull, Settle, Subscribe, Subscription, SubscriptionControl},
 };
 
-pub(super) async fn subscribe(channel: Channel, request: Subscribe) -> Result<Subscription> {
+/// A channel that delivers, and the state of its connection.
+#[derive(Debug)]
+pub(super) struct Delivering {
+    pub(super) channel: Channel,
+    pub(super) status: watch::Receiver<LinkStatus>,
+}
+
+pub(super) async fn subscribe(on: Delivering, request: Subscribe) -> Result<Subscription> {
     let queue = short("queue", &request.queue)?;
     let tag = short("consumer tag", &request.tag)?;
     let arguments = table(&request.arguments)?;
     let options =
         BasicConsumeOptions { exclusive: request.exclusive, ..BasicConsumeOptions::default() };
-    let control =
-        Arc::new(Control { channel, tag: tag.clone(), cancelled: AtomicBool::new(false) });
+    let on = Arc::new(on);
+    let control = Arc::new(Control {
+        on: Arc::clone(&on),
+        tag: tag.clone(),
+        cancelled: AtomicBool::new(false),
+    });
     let failed = |error: lapin::Error| failure::of_operation(&error);
-    let channel = &control.channel;
+    let channel = &on.channel;
     channel.basic_qos(request.prefetch, BasicQosOptions::default()).await.map_err(failed)?;
     let consumer = channel.basic_consume(queue, tag, options, arguments).await.map_err(failed)?;
 
-    let deliveries = {
-        let channel = channel.clone();
-        consumer.map(move |next| match next {
-            Ok(delivery) => Ok(received(&channel, delivery)),
-            Err(error) => Err(failure::of_operation(&error)),
-        })
-    };
+    let deliveries = consumer.map(move |next| match next {
+        Ok(delivery) => Ok(received(&on, delivery)),
+        Err(error) => Err(failure::of_operation(&error)),
+    });
     // lapin ends the stream alike after our cancel and after the broker's: tell them apart.
     let end = {
         let control = Arc::clone(&control);
@@ -67,19 +76,19 @@ fn until_the_first_error(
     })
 }
 
-fn received(channel: &Channel, delivery: lapin::message::Delivery) -> Delivery {
+fn received(on: &Arc<Delivering>, delivery: lapin::message::Delivery) -> Delivery {
     Delivery {
         exchange: delivery.exchange.as_str().to_owned(),
         routing_key: delivery.routing_key.as_str().to_owned(),
         redelivered: delivery.redelivered,
         properties: from_amqp(&delivery.properties),
         body: delivery.data.into(),
-        settle: Box::new(Tag { channel: channel.clone(), tag: delivery.delivery_tag }),
+        settle: Box::new(Tag { on: Arc::clone(on), tag: delivery.delivery_tag }),
     }
 }
 
 struct Control {
-    channel: Channel,
+    on: Arc<Delivering>,
     tag: ShortString,
     cancelled: AtomicBool,
 }
@@ -95,10 +104,15 @@ impl Control {
 }
 
 impl SubscriptionControl for Control {
+    fn is_open(&self) -> bool {
+        self.on.channel.status().connected()
+    }
+
     fn cancel(&self) -> BoxFuture<'_, Result<()>> {
         self.cancelled.store(true, Ordering::Release);
         async move {
-            self.channel
+            self.on
+                .channel
                 .basic_cancel(self.tag.clone(), BasicCancelOptions::default())
                 .await
                 .map_err(|error| failure::of_operation(&error))
@@ -108,13 +122,13 @@ impl SubscriptionControl for Control {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         self.cancelled.store(true, Ordering::Release);
-        close_channel(&self.channel).boxed()
+        close_channel(&self.on.channel).boxed()
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        close_in_background(&self.channel);
+        close_in_background(&self.on.channel);
     }
 }
 
@@ -122,50 +136,59 @@ impl Drop for Control {
 /// channel of the same number refuses it.
 #[derive(Debug)]
 struct Tag {
-    channel: Channel,
+    on: Arc<Delivering>,
     tag: u64,
 }
 
+impl Tag {
+    /// Waits until the settlement is written, at most until the connection is lost.
+    async fn settled(&self, settling: impl Future<Output = lapin::Result<()>>) -> Result<()> {
+        let settling = async { settling.await.map_err(|error| failure::interrupted(&error)) };
+        unless_lost(&self.on.status, settling).await
+    }
+}
+
 impl Settle for Tag {
+    fn is_live(&self) -> bool {
+        self.on.channel.status().connected()
+    }
+
     fn ack(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         async move {
-            self.channel
-                .basic_ack(self.tag, BasicAckOptions::default())
-                .await
-                .map_err(|error| failure::interrupted(&error))
+            let ack = self.on.channel.basic_ack(self.tag, BasicAckOptions::default());
+            self.settled(ack).await
         }
         .boxed()
     }
 
     fn nack(self: Box<Self>, requeue: bool) -> BoxFuture<'static, Result<()>> {
         async move {
-            self.channel
-                .basic_nack(self.tag, BasicNackOptions { multiple: false, requeue })
-                .await
-                .map_err(|error| failure::interrupted(&error))
+            let options = BasicNackOptions { multiple: false, requeue };
+            self.settled(self.on.channel.basic_nack(self.tag, options)).await
         }
         .boxed()
     }
 }
 
-pub(super) fn pull(channel: Channel, queue: &str) -> Result<Box<dyn Pull>> {
-    Ok(Box::new(PullChannel { queue: short("queue", queue)?, channel }))
+pub(super) fn pull(on: Delivering, queue: &str) -> Result<Box<dyn Pull>> {
+    Ok(Box::new(PullChannel { queue: short("queue", queue)?, on: Arc::new(on) }))
 }
 
 struct PullChannel {
-    channel: Channel,
+    on: Arc<Delivering>,
     queue: ShortString,
 }
 
 impl Pull for PullChannel {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Delivery>>> {
         async move {
-            let found = self
-                .channel
-                .basic_get(self.queue.clone(), BasicGetOptions::default())
-                .await
-                .map_err(|error| failure::of_operation(&error))?;
-            Ok(found.map(|message| received(&self.channel, message.delivery)))
+            let getting = async {
+                let got =
+                    self.on.channel.basic_get(self.queue.clone(), BasicGetOptions::default()).await;
+                got.map_err(|error| failure::of_operation(&error))
+            };
+            let found = unless_lost(&self.on.status, getting).await?;
+            Ok(found.map(|message| received(&self.on, message.delivery)))
         }
         .boxed()
     }
@@ -175,10 +198,14 @@ impl Pull for PullChannel {
             // A closed channel gives back what it pulled only a moment after the broker's answer;
             // this gives it back before, and in one piece: tag 0 stands for every delivery.
             let all = BasicNackOptions { multiple: true, requeue: true };
-            if self.channel.status().connected() {
-                let _ = self.channel.basic_nack(0, all).await;
+            if self.on.channel.status().connected() {
+                let giving_back = async {
+                    let nack = self.on.channel.basic_nack(0, all).await;
+                    nack.map_err(|error| failure::interrupted(&error))
+                };
+                let _ = unless_lost(&self.on.status, giving_back).await;
             }
-            close_channel(&self.channel).await;
+            close_channel(&self.on.channel).await;
         }
         .boxed()
     }
@@ -186,7 +213,7 @@ impl Pull for PullChannel {
 
 impl Drop for PullChannel {
     fn drop(&mut self) {
-        close_in_background(&self.channel);
+        close_in_background(&self.on.channel);
     }
 }
 

@@ -13,9 +13,15 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::FieldTable,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
-use super::{consumer, convert::short, declare, failure, publisher::Publishing};
+use super::{
+    consumer::{self, Delivering},
+    convert::short,
+    declare, failure,
+    publisher::Publishing,
+    socket::{Socket, SocketHandle},
+};
 use crate::{
     error::{Error, Result},
     topology::Topology,
@@ -34,21 +40,39 @@ pub(super) struct RabbitMqLink {
     exchanges: Arc<KnownExchanges>,
     status: watch::Receiver<LinkStatus>,
     frame_max: usize,
+    /// Dropped last: what the others say goodbye on.
+    socket: Socket,
 }
 
 impl RabbitMqLink {
-    pub(super) fn new(connection: Connection, window: usize) -> Self {
+    pub(super) fn new(connection: Connection, socket: Socket, window: usize) -> Self {
         let connection = Arc::new(connection);
         let exchanges = Arc::new(KnownExchanges::default());
         let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(0);
+        let status = watch_status(&connection, socket.handle());
+        let publishing = Publishing::start(
+            Arc::clone(&connection),
+            Arc::clone(&exchanges),
+            status.clone(),
+            window,
+        );
         Self {
-            publishing: Publishing::start(Arc::clone(&connection), Arc::clone(&exchanges), window),
-            status: watch_status(&connection),
+            connection,
+            publishing,
+            exchanges,
+            status,
             // 8 bytes of each frame are its own; 0 is no limit.
             frame_max: if frame_max == 0 { usize::MAX } else { frame_max - 8 },
-            connection,
-            exchanges,
+            socket,
         }
+    }
+
+    async fn delivering(&self) -> Result<Delivering> {
+        Ok(Delivering { channel: self.channel().await?, status: self.status.clone() })
+    }
+
+    async fn answered<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        unless_lost(&self.status, operation).await
     }
 
     async fn channel(&self) -> Result<Channel> {
@@ -104,37 +128,40 @@ impl Link for RabbitMqLink {
             return std::future::ready(Err(error)).boxed();
         }
         let (publishing, exchanges) = (self.publishing.clone(), Arc::clone(&self.exchanges));
-        let connection = Arc::clone(&self.connection);
+        let (connection, status) = (Arc::clone(&self.connection), self.status.clone());
         async move {
-            exchanges.ensure(&connection, &message.exchange).await?;
+            unless_lost(&status, exchanges.ensure(&connection, &message.exchange)).await?;
             publishing.publish(message).await
         }
         .boxed()
     }
 
     fn subscribe(&self, request: Subscribe) -> BoxFuture<'_, Result<Subscription>> {
-        async move { consumer::subscribe(self.channel().await?, request).await }.boxed()
+        let subscribing = async { consumer::subscribe(self.delivering().await?, request).await };
+        self.answered(subscribing).boxed()
     }
 
     fn pull(&self, queue: &str) -> BoxFuture<'_, Result<Box<dyn Pull>>> {
         let queue = queue.to_owned();
-        async move { consumer::pull(self.channel().await?, &queue) }.boxed()
+        self.answered(async move { consumer::pull(self.delivering().await?, &queue) }).boxed()
     }
 
     fn declare(&self, topology: &Topology) -> BoxFuture<'_, Result<()>> {
         let topology = topology.clone();
-        async move { self.aside(async |channel| declare::topology(channel, &topology).await).await }
-            .boxed()
+        let declaring = async move {
+            self.aside(async |channel| declare::topology(channel, &topology).await).await
+        };
+        self.answered(declaring).boxed()
     }
 
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {
         let queue = queue.to_owned();
-        async move { self.inspect_queue(&queue).await }.boxed()
+        self.answered(async move { self.inspect_queue(&queue).await }).boxed()
     }
 
     fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>> {
         let queue = queue.to_owned();
-        async move { self.delete(&queue).await }.boxed()
+        self.answered(async move { self.delete(&queue).await }).boxed()
     }
 
     fn status(&self) -> watch::Receiver<LinkStatus> {
@@ -144,9 +171,10 @@ impl Link for RabbitMqLink {
     fn close(&self) -> BoxFuture<'_, ()> {
         async move {
             let goodbye = self.connection.close(200, "OK".into());
-            if tokio::time::timeout(CLOSE_WITHIN, goodbye).await.is_err() {
+            if timeout(CLOSE_WITHIN, goodbye).await.is_err() {
                 tracing::warn!("the broker did not answer the close; dropping the connection");
             }
+            self.socket.handle().close();
         }
         .boxed()
     }
@@ -163,18 +191,44 @@ impl fmt::Debug for RabbitMqLink {
 /// Closes a channel; what went wrong with it by then no longer matters.
 pub(super) async fn close_channel(channel: &Channel) {
     if channel.status().connected() {
-        let _ = channel.close(200, "OK".into()).await;
+        let _ = timeout(CLOSE_WITHIN, channel.close(200, "OK".into())).await;
     }
 }
 
-/// Follows the connection's events until it is lost.
-fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
+/// Waits for the answer to an operation, at most until the connection is lost.
+///
+/// lapin leaves some operations that meet the end of their connection without an answer.
+pub(super) async fn unless_lost<T>(
+    status: &watch::Receiver<LinkStatus>,
+    operation: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::select! {
+        biased;
+        answer = operation => answer,
+        reason = lost(status.clone()) => Err(Error::Interrupted { reason }),
+    }
+}
+
+/// Returns when a connection is lost, with the reason.
+pub(super) async fn lost(mut status: watch::Receiver<LinkStatus>) -> String {
+    loop {
+        if let LinkStatus::Lost(reason) = &*status.borrow_and_update() {
+            return reason.clone();
+        }
+        if status.changed().await.is_err() {
+            return "the connection was closed".into();
+        }
+    }
+}
+
+/// Follows the connection's events until it is lost, and closes its socket then.
+fn watch_status(connection: &Arc<Connection>, socket: SocketHandle) -> watch::Receiver<LinkStatus> {
     let (status, receiver) = watch::channel(LinkStatus::Open);
     let mut events = Box::pin(connection.events_listener());
     let connection = Arc::downgrade(connection);
     tokio::spawn(async move {
         let mut look = tokio::time::interval(LOOK_EVERY);
-        loop {
+        let reason = loop {
             let event = tokio::select! {
                 event = events.next() => event,
                 _ = look.tick() => {
@@ -194,17 +248,13 @@ fn watch_status(connection: &Arc<Connection>) -> watch::Receiver<LinkStatus> {
                 }
                 // lapin reports the error of a channel here too; the connection then goes on.
                 Some(Event::Error(_)) if is_connected(&connection) => {}
-                Some(Event::Error(error)) => {
-                    status.send_replace(LinkStatus::Lost(error.to_string()));
-                    return;
-                }
+                Some(Event::Error(error)) => break error.to_string(),
                 Some(_) => {}
-                None => {
-                    status.send_replace(LinkStatus::Lost("the connection was closed".into()));
-                    return;
-                }
+                None => break "the connection was closed".into(),
             }
-        }
+        };
+        status.send_replace(LinkStatus::Lost(reason));
+        socket.close();
     });
     receiver
 }

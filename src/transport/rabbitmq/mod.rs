@@ -12,6 +12,7 @@ mod declare;
 mod failure;
 mod link;
 mod publisher;
+mod socket;
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -28,6 +29,7 @@ use crate::{
     error::{Error, Result},
 };
 use link::RabbitMqLink;
+use socket::Socket;
 
 /// How to reach a RabbitMQ broker.
 pub(crate) struct RabbitMqTransport {
@@ -78,17 +80,13 @@ impl RabbitMqTransport {
 
     async fn open(&self, name: &str) -> Result<Arc<dyn Link>> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let runtime = lapin::runtime::default_runtime()
-            .map_err(|error| failure::of_dial(error, &self.endpoint))?;
-        let connection = lapin::Connection::connect_uri_with_config(
-            self.uri.clone(),
-            properties,
-            self.tls.clone(),
-            runtime,
-        )
-        .await
-        .map_err(|error| failure::of_dial(error, &self.endpoint))?;
-        Ok(Arc::new(RabbitMqLink::new(connection, self.window)))
+        // Dropped with this future, so that a dial that is given up leaves nothing behind.
+        let socket = Socket::default();
+        let connection =
+            socket::connect(self.uri.clone(), properties, self.tls.clone(), socket.handle())
+                .await
+                .map_err(|error| failure::of_dial(error, &self.endpoint))?;
+        Ok(Arc::new(RabbitMqLink::new(connection, socket, self.window)))
     }
 }
 

@@ -3,24 +3,24 @@
 //! Publishes are pipelined: the task sends as fast as they come and settles them as the broker
 //! answers. How an answer finds its publish is in [`super::confirms`].
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, pin::pin, sync::Arc};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lapin::{
     Channel, Confirmation, Connection,
     options::{BasicPublishOptions, ConfirmSelectOptions},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
     confirms::{Confirms, Resolved, Returned, Verdict},
     convert::{short, to_amqp},
     failure,
-    link::KnownExchanges,
+    link::{KnownExchanges, lost, unless_lost},
 };
 use crate::{
     error::{Error, Result},
-    transport::Outgoing,
+    transport::{LinkStatus, Outgoing},
 };
 
 /// How many waiting publishes are sent before confirms are looked at again.
@@ -53,10 +53,11 @@ impl Publishing {
     pub(super) fn start(
         connection: Arc<Connection>,
         exchanges: Arc<KnownExchanges>,
+        status: watch::Receiver<LinkStatus>,
         window: usize,
     ) -> Self {
         let (commands, received) = mpsc::unbounded_channel();
-        tokio::spawn(Task::new(connection, exchanges).run(received));
+        tokio::spawn(Task::new(connection, exchanges, status).run(received));
         Self { commands, window: Arc::new(Semaphore::new(window)) }
     }
 
@@ -67,7 +68,7 @@ impl Publishing {
     pub(super) async fn publish(self, message: Outgoing) -> Result<()> {
         let gone = || Error::Interrupted { reason: "the connection was closed".into() };
         let place = self.window.acquire_owned().await.map_err(|_| gone())?;
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let ticket = Ticket {
             exchange: message.exchange.clone(),
             routing_key: message.routing_key.clone(),
@@ -75,7 +76,12 @@ impl Publishing {
             _place: place,
         };
         self.commands.send(Command { message, ticket }).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        tokio::select! {
+            biased;
+            answer = &mut answered => answer.map_err(|_| gone())?,
+            // A command that is sent while the task ends can be left in the channel for good.
+            () = self.commands.closed() => answered.try_recv().unwrap_or_else(|_| Err(gone())),
+        }
     }
 }
 
@@ -112,6 +118,7 @@ type InFlight =
 struct Task {
     connection: Arc<Connection>,
     exchanges: Arc<KnownExchanges>,
+    status: watch::Receiver<LinkStatus>,
     channel: Option<Channel>,
     confirms: Confirms<Ticket>,
     in_flight: InFlight,
@@ -120,10 +127,15 @@ struct Task {
 }
 
 impl Task {
-    fn new(connection: Arc<Connection>, exchanges: Arc<KnownExchanges>) -> Self {
+    fn new(
+        connection: Arc<Connection>,
+        exchanges: Arc<KnownExchanges>,
+        status: watch::Receiver<LinkStatus>,
+    ) -> Self {
         Self {
             connection,
             exchanges,
+            status,
             channel: None,
             confirms: Confirms::new(),
             in_flight: InFlight::new(),
@@ -131,15 +143,19 @@ impl Task {
         }
     }
 
-    /// Runs until every caller's end is gone and everything in flight is settled.
+    /// Runs until every caller's end is gone and everything in flight is settled, or until the
+    /// connection is lost.
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let mut open = true;
+        let mut lost = pin!(lost(self.status.clone()));
         while open || !self.in_flight.is_empty() {
             tokio::select! {
                 biased;
                 Some(first) = self.in_flight.next(), if !self.in_flight.is_empty() => {
                     self.collect(first).await;
                 }
+                // What has no answer by now may never get one, not even an error.
+                reason = &mut lost => return self.give_up(&reason),
                 command = commands.recv(), if open => {
                     let Some(command) = command else { open = false; continue };
                     self.send(command).await;
@@ -192,9 +208,15 @@ impl Task {
         {
             return Ok(channel.clone());
         }
-        let lost = |error: lapin::Error| failure::interrupted(&error);
-        let channel = self.connection.create_channel().await.map_err(lost)?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(lost)?;
+        let opening = async {
+            let channel = self.connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok(channel)
+        };
+        let channel = unless_lost(&self.status, async {
+            opening.await.map_err(|error: lapin::Error| failure::interrupted(&error))
+        })
+        .await?;
         self.channel = Some(channel.clone());
         Ok(channel)
     }
@@ -243,6 +265,15 @@ impl Task {
             }
         }
         self.send_deferred().await;
+    }
+
+    /// Ends everything that waits on a connection that is gone.
+    fn give_up(self, reason: &str) {
+        let in_flight = self.confirms.into_tickets();
+        let deferred = self.deferred.into_iter().map(|command| command.ticket);
+        for ticket in in_flight.chain(deferred) {
+            ticket.fail(Error::Interrupted { reason: reason.to_owned() });
+        }
     }
 }
 

@@ -17,7 +17,7 @@ async fn reject_next(f: &Fixture, queue: &str) {
 fn only(f: &Fixture, queue: &str) -> Properties {
     let mut messages = f.broker.messages(queue);
     assert_eq!(messages.len(), 1, "messages in {queue}");
-    messages.remove(0).0
+    messages.remove(0).1
 }
 
 fn first_death(properties: &Properties) -> Headers {
@@ -124,7 +124,7 @@ async fn different_reasons_are_different_entries() {
     reject_next(&f, "q").await;
     assert_eq!(deaths(&only(&f, "q")), ["q rejected 1"]);
 
-    let (mut properties, body) = f.broker.messages("q").remove(0);
+    let (_, mut properties, body) = f.broker.messages("q").remove(0);
     let (taken, _pull) = f.take("q").await;
     taken.settle.ack().await.unwrap();
     properties.expiration = Some("10".into());

@@ -99,7 +99,7 @@ async fn a_message_over_the_delivery_limit_is_dead_lettered() {
 
         assert_eq!(deliveries(&f).await, limit as usize + 1);
 
-        let (properties, _) = f.broker.messages("dead").remove(0);
+        let (_, properties, _) = f.broker.messages("dead").remove(0);
         assert_eq!(deaths(&properties), ["q delivery_limit 1"]);
         assert!(properties.headers.get("x-delivery-count").is_none());
     }

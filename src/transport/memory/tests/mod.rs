@@ -64,7 +64,7 @@ impl Fixture {
 
     /// The bodies of the ready messages of a queue.
     fn ready(&self, queue: &str) -> Vec<String> {
-        self.broker.messages(queue).iter().map(|(_, body)| text(body)).collect()
+        self.broker.messages(queue).iter().map(|(_, _, body)| text(body)).collect()
     }
 
     /// Takes the next message of a queue on a channel that stays open with it.
