@@ -56,6 +56,7 @@ pub use retry_policy::RetryPolicy;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use claim::purge_until;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use counters::Counter;
 pub(crate) use decide::Outcome;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use insist::insist;
