@@ -135,7 +135,8 @@ struct RawRequester {
 
 impl RawRequester {
     async fn start() -> Self {
-        let connect = || Connection::connect(&support::url(), ConnectionProperties::default());
+        let url = support::url();
+        let connect = || Connection::connect(&url, ConnectionProperties::default());
         let connections = [connect().await.unwrap(), connect().await.unwrap()];
         let publishing = connections[0].create_channel().await.unwrap();
         publishing.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
@@ -186,7 +187,8 @@ impl RawRequester {
 
 /// Answers as the contract wants it: the reply confirmed, then the request acknowledged.
 async fn respond_raw() {
-    let connect = || Connection::connect(&support::url(), ConnectionProperties::default());
+    let url = support::url();
+    let connect = || Connection::connect(&url, ConnectionProperties::default());
     let connections = [connect().await.unwrap(), connect().await.unwrap()];
     let publishing = connections[0].create_channel().await.unwrap();
     publishing.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
