@@ -80,6 +80,8 @@ mod pages {
     struct MemoryBroker;
     #[doc = include_str!("../docs/outbox.md")]
     struct Outbox;
+    #[doc = include_str!("../docs/request-reply.md")]
+    struct RequestReply;
 }
 
 mod backoff;
