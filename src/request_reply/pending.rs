@@ -112,7 +112,8 @@ impl Pending {
         }
     }
 
-    /// Fails every call whose reply would come to this reply queue or an earlier one.
+    /// Fails every call whose reply would come to this reply queue or an earlier one, and returns
+    /// how many there were.
     pub(super) fn fail(&self, up_to: u64, why: Lost) -> usize {
         let lost: Vec<String> = self
             .calls
@@ -121,8 +122,13 @@ impl Pending {
             .map(|entry| entry.key().clone())
             .collect();
         // Told outside the map's locks.
-        let told = lost.iter().filter_map(|id| self.calls.remove(id));
-        told.map(|(_, entry)| entry.caller.tell(Err(why))).count()
+        let mut failed = 0;
+        for id in lost {
+            if let Some((_, entry)) = self.calls.remove(&id) {
+                failed += usize::from(entry.caller.tell(Err(why)));
+            }
+        }
+        failed
     }
 
     pub(super) fn stats(&self) -> RequesterStats {

@@ -146,7 +146,7 @@ impl Replies {
                 return loss;
             }
             // A reply whose acknowledgement fails comes again and finds no call: unmatched.
-            let acks = join_all(settles.into_iter().map(|settle| settle.ack()));
+            let acks = join_all(settles.into_iter().map(|settle: Box<dyn Settle>| settle.ack()));
             tokio::select! {
                 _ = acks => {}
                 () = self.stop.cancelled() => {}

@@ -26,7 +26,7 @@ use crate::message::{Decoder, HeaderValue, JsonCodec, Message, Received, header}
 
 /// A request that the broker has, and whose answer has not been read.
 pub(super) struct Flight {
-    pub(super) in_flight: InFlight,
+    pub(super) place: InFlight,
     pub(super) replies: OneReply,
     /// The reply that was there before the broker's confirm.
     pub(super) early: Option<Result<Reply, oneshot::error::RecvError>>,
@@ -42,7 +42,7 @@ impl Flight {
         self,
         read: impl FnOnce(&Arc<Received>) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
-        let Self { in_flight, replies, early, deadline, timeout, _requester } = self;
+        let Self { place, replies, early, deadline, timeout, _requester } = self;
         let reply = match early {
             Some(reply) => Ok(reply),
             None => timeout_at(deadline, replies).await,
@@ -55,10 +55,10 @@ impl Flight {
         };
         match answer {
             Ok(answer) => {
-                in_flight.end(End::Answered);
+                place.end(End::Answered);
                 Ok(answer)
             }
-            Err(error) => Err(in_flight.fail(error)),
+            Err(error) => Err(place.fail(error)),
         }
     }
 }

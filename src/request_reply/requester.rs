@@ -101,8 +101,8 @@ impl AceMq {
             replies.run(first).await;
             drop(end);
         });
-        let _stop_on_drop = stop.clone().drop_guard();
-        let shared = Shared { core, pending, address, ended, stop, _stop_on_drop };
+        let guard = stop.clone().drop_guard();
+        let shared = Shared { core, pending, address, ended, stop, _stop_on_drop: guard };
         Ok(Requester { shared: Arc::new(shared) })
     }
 }
@@ -279,8 +279,8 @@ impl Requester {
                 Err(error) => return Err(in_flight.fail(RequestError::of_publish(error, timeout))),
             },
         };
-        let keep_alive = Arc::clone(&self.shared);
-        Ok(Flight { in_flight, replies, early, deadline, timeout, _requester: keep_alive })
+        let requester = self.keep_alive();
+        Ok(Flight { place: in_flight, replies, early, deadline, timeout, _requester: requester })
     }
 
     /// Publishes within what is left of the call's time.
