@@ -7,8 +7,8 @@ use std::{
 };
 
 use acemq::{
-    CallOptions, Error, Exchange, HeaderValue, MemoryIdempotencyStore, Message, Queue,
-    RequestError, TextCodec, Topology,
+    AceMq, CallOptions, Error, Exchange, HeaderValue, MemoryIdempotencyStore, Message, Queue,
+    RequestError, TextCodec, Topology, testing::MemoryBroker,
 };
 use bytes::Bytes;
 use futures::StreamExt;
@@ -349,4 +349,26 @@ on_both_brokers! {
         assert_eq!(*handled.lock().unwrap(), [7]);
         responder.close().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_nobody_answers_leave_nothing_behind() {
+    let url = format!("memory://{}", unique("broker"));
+    let (mq, broker) = (AceMq::connect(url.as_str()).await.unwrap(), MemoryBroker::of(&url));
+    mq.declare(&Topology::new().queue(Queue::quorum("q"))).await.unwrap();
+    let requester = mq.requester().await.unwrap();
+    for _ in 0..20 {
+        let calls = (0..1000_u64).map(|question| {
+            let requester = requester.clone();
+            async move { requester.request::<_, u64>("", "q", &question, SHORT).await }
+        });
+        for call in futures::future::join_all(calls).await {
+            assert!(matches!(call, Err(RequestError::TimedOut { .. })), "{call:?}");
+        }
+    }
+    let stats = requester.stats();
+    assert_eq!((stats.timed_out, stats.in_flight), (20_000, 0));
+    eventually("the requests to expire", async || broker.messages("q").is_empty()).await;
+    requester.close().await;
+    assert_eq!(broker.queue_names(), ["q"]);
 }
