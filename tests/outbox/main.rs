@@ -1,0 +1,14 @@
+//! The outbox and its relay under faults: killed and frozen processes, lost databases and brokers,
+//! messages that the broker refuses.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod frozen;
+mod kills;
+mod ledger;
+mod outages;
+mod refusals;
+mod transactions;
+mod verbatim;
+mod world;
