@@ -5,8 +5,10 @@
 mod support;
 
 mod frozen;
+mod hygiene;
 mod kills;
 mod ledger;
+mod listen;
 mod outages;
 mod refusals;
 mod transactions;

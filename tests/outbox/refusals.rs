@@ -133,9 +133,9 @@ async fn poison_at_the_head_of_the_table_does_not_starve_good_records<W: World>(
             .poll_interval(Duration::from_millis(20))
             .start();
         ledger.until_length(100).await;
-        let retired = format!("SELECT count(*) FROM {{outbox}} WHERE retired_at IS NOT NULL");
+        let retired = "SELECT count(*) FROM {outbox} WHERE retired_at IS NOT NULL";
         eventually("the poison to retire", async || {
-            world.number(&retired).await == i64::from(poison)
+            world.number(retired).await == i64::from(poison)
         })
         .await;
         relay.close().await;
