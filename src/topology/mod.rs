@@ -133,7 +133,27 @@ pub(crate) fn check_name(option: &'static str, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid(option, name, "is empty"));
     }
-    check_length(option, name)
+    check_address(option, name)
+}
+
+/// The longest name of an exchange or queue that is not plain ASCII, in bytes.
+const MAX_UNICODE_NAME: usize = 200;
+
+/// Refuses an exchange or queue name that is too long, or that the broker could not write back.
+///
+/// RabbitMQ cuts the text of an error at 252 bytes, also within a character. A client that reads
+/// texts as UTF-8 takes that for a broken frame and loses its connection, so a name that could be
+/// cut there is refused.
+pub(crate) fn check_address(option: &'static str, name: &str) -> Result<()> {
+    check_length(option, name)?;
+    if name.len() > MAX_UNICODE_NAME && !name.is_ascii() {
+        let reason = format!(
+            "is {} bytes long; a name that is not ASCII may have {MAX_UNICODE_NAME}",
+            name.len()
+        );
+        return Err(Error::invalid(option, name, reason));
+    }
+    Ok(())
 }
 
 /// Refuses text longer than AMQP's short strings: 255 bytes, not characters.

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     error::{Error, Result},
     message::{HeaderValue, Headers, Properties},
-    topology::{Topology, check_length},
+    topology::{Topology, check_address, check_length},
 };
 
 /// A broker that can be dialled.
@@ -201,7 +201,7 @@ pub(crate) struct QueueInfo {
 impl Outgoing {
     /// Refuses names that the protocol cannot carry, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
-        check_length("exchange", &self.exchange)?;
+        check_address("exchange", &self.exchange)?;
         check_length("routing_key", &self.routing_key)?;
         for (name, text) in self.properties.short_texts() {
             check_length(name, text)?;

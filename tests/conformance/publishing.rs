@@ -106,6 +106,7 @@ on_both_brokers! {
             ("k".repeat(256), false),
             ("é".repeat(127), true),
             ("é".repeat(128), false),
+            ("日本".repeat(33), true),
             ("日本".repeat(100), false),
         ] {
             let sent = fx.mq.publisher::<u32>("", text.as_str()).send(&1).await.unwrap_err();
@@ -113,8 +114,11 @@ on_both_brokers! {
                 if reason.contains("bytes"));
             assert_eq!(named, !fits, "{} bytes: {sent}", text.len());
 
+            // The broker would cut a longer one within a character when it says that it is missing.
+            let writable = fits && (text.is_ascii() || text.len() <= 200);
             let exchange = fx.mq.publisher::<u32>(text.as_str(), "k").send(&1).await.unwrap_err();
-            assert_eq!(matches!(exchange, Error::InvalidOption { option: "exchange", .. }), !fits);
+            let named = matches!(exchange, Error::InvalidOption { option: "exchange", .. });
+            assert_eq!(named, !writable, "{exchange}");
 
             let envelope = Envelope::new().with_id(text.as_str());
             let id = bystander.send_with(&1, envelope).await;

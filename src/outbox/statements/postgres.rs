@@ -22,12 +22,18 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::tex
 ORDER BY position
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
 
+    // Neither a claim nor a mark waits for the disk: `lazily` lets its commit return before it is
+    // flushed. A server that crashes right then has forgotten a claim, and the rows are claimed
+    // again, or a mark, and they are published again with the same id.
+    //
     // Steps from key to key in the index of ordering keys and stops when the batch is full, so that
     // a key with a long backlog costs one step. A row that another claim took after this
     // statement's snapshot is locked, or fails the conditions when they are checked again on its
     // newest version.
     claim: "
-WITH RECURSIVE keys (ordering_key, seq) AS (
+WITH RECURSIVE lazily AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), keys (ordering_key, seq) AS (
     (SELECT e.ordering_key, e.seq FROM {outbox} e
      WHERE e.ordering_key >= $4 AND e.published_at IS NULL {unless_skipped}
      ORDER BY e.ordering_key, e.seq LIMIT 1)
@@ -60,7 +66,7 @@ WITH RECURSIVE keys (ordering_key, seq) AS (
 )
 UPDATE {outbox} o
 SET lease_token = $2, lease_until = {now} + $3::bigint * interval '1 millisecond'
-FROM picked WHERE o.seq = picked.seq
+FROM picked, lazily WHERE o.seq = picked.seq
 RETURNING o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.headers,
           o.ordering_key, o.unique_key, o.attempts,
           (extract(epoch FROM {now} - o.created_at) * 1000)::bigint AS age_ms",
@@ -70,10 +76,13 @@ RETURNING o.seq, o.id, o.exchange, o.routing_key, o.content_type, o.payload, o.h
     claimed: "",
 
     mark_published: "
+WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE {outbox} SET published_at = {now}, lease_token = NULL, lease_until = NULL
-WHERE seq = ANY($1) AND lease_token = $2",
+FROM lazily WHERE seq = ANY($1) AND lease_token = $2",
 
-    delete_published: "DELETE FROM {outbox} WHERE seq = ANY($1) AND lease_token = $2",
+    delete_published: "
+WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+DELETE FROM {outbox} USING lazily WHERE seq = ANY($1) AND lease_token = $2",
 
     mark_failed: "
 UPDATE {outbox} o
@@ -108,12 +117,16 @@ FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT $1",
 UPDATE {outbox} SET retired_at = NULL, attempts = 0, available_at = {now}
 WHERE seq = ANY($1) AND retired_at IS NOT NULL",
 
+    // Of all that purge at a moment, the one that gets the lock does; it goes with the statement.
     purge: "
+WITH elected AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended('acemq purge {outbox}', 0)) AS is_me
+)
 DELETE FROM {outbox} WHERE seq IN (
     SELECT seq FROM {outbox}
-    WHERE published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
-    ORDER BY published_at LIMIT $2
-    FOR UPDATE SKIP LOCKED)",
+    WHERE (SELECT is_me FROM elected)
+      AND published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
+    ORDER BY published_at LIMIT $2)",
 
     purged: "",
 };
