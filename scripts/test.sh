@@ -27,6 +27,11 @@ example_in_memory() {
     env -u ACEMQ_URL -u DATABASE_URL cargo run --quiet --example order_fulfilment
 }
 
+examples_of_the_outbox() {
+    env -u ACEMQ_URL ACEMQ_EXAMPLE_ONCE=1 cargo run --quiet --example outbox_axum
+    cargo run --quiet --example outbox_custom_table
+}
+
 example_on_servers() {
     ACEMQ_URL="${ACEMQ_TEST_AMQP:-amqp://guest:guest@127.0.0.1:5672/%2f}" \
         DATABASE_URL="${ACEMQ_TEST_POSTGRES:-postgres://postgres@127.0.0.1:5432/test}" \
@@ -41,5 +46,6 @@ stage "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
 stage "tests" tests
 stage "doctests" cargo test --doc --all-features
 stage "example in memory" example_in_memory
+stage "examples of the outbox" examples_of_the_outbox
 stage "example on RabbitMQ and PostgreSQL" example_on_servers
 printf '\n== every check passed in %d s\n' "$SECONDS"
