@@ -4,13 +4,11 @@
 
 mod support;
 
-use std::collections::VecDeque;
-
 use acemq::{AceMq, BytesCodec};
 use bytes::Bytes;
-use lapin::{Channel, Confirmation, options::BasicPublishOptions};
 use support::{
-    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed,
+    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, publish_raw, raw_channel, setting,
+    timed,
 };
 
 const RAW: &str = "acemq.bench.publish.raw";
@@ -29,7 +27,7 @@ async fn main() {
     for round in 0..=rounds {
         fresh_quorum_queue(&channel, RAW).await;
         fresh_quorum_queue(&channel, OURS).await;
-        let raw = timed(publish_raw(&channel, &bodies)).await;
+        let raw = timed(publish_raw(&channel, RAW, &bodies)).await;
         let ours = timed(async {
             assert_eq!(publisher.send_all(&bodies).await.confirmed(), messages);
         })
@@ -43,27 +41,4 @@ async fn main() {
     delete_queue(&channel, RAW).await;
     delete_queue(&channel, OURS).await;
     mq.close().await;
-}
-
-async fn publish_raw(channel: &Channel, bodies: &[Bytes]) {
-    let options = BasicPublishOptions { mandatory: true, immediate: false };
-    let mut window = VecDeque::with_capacity(WINDOW);
-    for body in bodies {
-        if window.len() == WINDOW {
-            confirmed(&mut window).await;
-        }
-        let id = uuid::Uuid::new_v4().to_string();
-        let properties = support::raw_properties(&id, RAW);
-        let confirm = channel.basic_publish("".into(), RAW.into(), options, body, properties).await;
-        window.push_back(confirm.unwrap());
-    }
-    while !window.is_empty() {
-        confirmed(&mut window).await;
-    }
-}
-
-async fn confirmed(window: &mut VecDeque<lapin::PublisherConfirm>) {
-    if let Some(confirm) = window.pop_front() {
-        assert!(matches!(confirm.await, Ok(Confirmation::Ack(None))));
-    }
 }

@@ -187,6 +187,9 @@ impl Error {
 
     /// Returns whether the failure leaves open that the message reached the broker.
     ///
+    /// False does not mean "in no queue" for [`Nacked`](Self::Nacked) with several queues: one
+    /// that had room may have kept it.
+    ///
     /// Publish again with the same message id and an idempotent consumer handles it once.
     #[must_use]
     pub fn may_have_been_published(&self) -> bool {

@@ -78,10 +78,16 @@ mod pages {
     struct ExactlyOnceEffects;
     #[doc = include_str!("../docs/memory-broker.md")]
     struct MemoryBroker;
+    #[doc = include_str!("../docs/idempotency.md")]
+    struct Idempotency;
     #[doc = include_str!("../docs/outbox.md")]
     struct Outbox;
+    #[doc = include_str!("../docs/publishing.md")]
+    struct Publishing;
     #[doc = include_str!("../docs/request-reply.md")]
     struct RequestReply;
+    #[doc = include_str!("../docs/retries-and-dead-letters.md")]
+    struct RetriesAndDeadLetters;
 }
 
 mod backoff;

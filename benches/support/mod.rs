@@ -2,11 +2,15 @@
 
 #![allow(dead_code)] // each bench uses its own part
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use lapin::{
-    BasicProperties, Channel, Connection, ConnectionProperties,
-    options::{ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions},
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
+    options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::{AMQPValue, FieldTable},
 };
 
@@ -67,6 +71,32 @@ pub fn raw_properties(id: &str, key: &str) -> BasicProperties {
         .with_headers(headers)
 }
 
+/// Publishes to a queue as a hand-written pipelined publisher would: persistent, confirmed and
+/// mandatory, with the same envelope.
+pub async fn publish_raw(channel: &Channel, queue: &str, bodies: &[Bytes]) {
+    let options = BasicPublishOptions { mandatory: true, immediate: false };
+    let mut window = VecDeque::with_capacity(WINDOW);
+    for body in bodies {
+        if window.len() == WINDOW {
+            confirmed(&mut window).await;
+        }
+        let id = uuid::Uuid::new_v4().to_string();
+        let properties = raw_properties(&id, queue);
+        let confirm =
+            channel.basic_publish("".into(), queue.into(), options, body, properties).await;
+        window.push_back(confirm.unwrap());
+    }
+    while !window.is_empty() {
+        confirmed(&mut window).await;
+    }
+}
+
+async fn confirmed(window: &mut VecDeque<lapin::PublisherConfirm>) {
+    if let Some(confirm) = window.pop_front() {
+        assert!(matches!(confirm.await, Ok(Confirmation::Ack(None))));
+    }
+}
+
 /// The rates of both sides, round by round.
 pub struct Rounds {
     name: &'static str,
@@ -91,11 +121,13 @@ impl Rounds {
         self.ours.push(ours);
     }
 
-    /// Prints the medians and, last, the line that scripts read.
-    pub fn finish(self) {
+    /// Prints the medians and the line that scripts read, which it also returns.
+    pub fn finish(self) -> String {
         let ratios = self.raw.iter().zip(&self.ours).map(|(raw, ours)| ours / raw).collect();
         println!("{:>6} {:>14.0} {:>14.0}", "median", median(self.raw), median(self.ours));
-        println!("{} ratio={:.3}", self.name, median(ratios));
+        let line = format!("{} ratio={:.3}", self.name, median(ratios));
+        println!("{line}");
+        line
     }
 }
 

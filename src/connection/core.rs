@@ -42,7 +42,7 @@ pub(crate) struct Core {
     board: Arc<StateBoard>,
     clock: Clock,
     origin: String,
-    /// Tells consumers and relays to finish.
+    /// Tells consumers to finish. A relay knows only its target and is closed by its owner.
     closing: CancellationToken,
     /// Tells the sessions to close, after everything that uses them has finished.
     closed: CancellationToken,

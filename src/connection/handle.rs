@@ -71,6 +71,11 @@ impl AceMq {
     ///   other properties.
     /// - [`Error::NotFound`](crate::Error::NotFound) if a binding names a missing object.
     /// - [`Error::Unsupported`](crate::Error::Unsupported) if the transport does not model it.
+    /// - [`Error::BrokerRefused`](crate::Error::BrokerRefused) for any other refusal, such as
+    ///   missing permissions.
+    /// - [`Error::Disconnected`](crate::Error::Disconnected) or
+    ///   [`Error::Interrupted`](crate::Error::Interrupted) if there is no answer in time,
+    ///   [`Error::Closed`](crate::Error::Closed) after a close.
     pub async fn declare(&self, topology: &Topology) -> Result<()> {
         self.core.declare(topology).await
     }

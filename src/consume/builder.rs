@@ -174,7 +174,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// - [`Error::NotFound`] if the queue does not exist.
     /// - [`Error::TopologyMismatch`] if a set-aside queue exists with other arguments.
     /// - [`Error::BrokerRefused`] if another consumer has the queue for itself.
-    /// - [`Error::Disconnected`] if there is no connection in time.
+    /// - [`Error::Disconnected`] if there is no connection in time, [`Error::Interrupted`] if it is
+    ///   lost again and again, [`Error::Closed`] after a close.
     pub async fn start(self, handler: impl Handler<T>) -> Result<Consumer> {
         let process = Box::new(Typed { decoder: Arc::clone(&self.decoder), handler });
         self.start_processing(|_| process).await

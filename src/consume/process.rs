@@ -104,7 +104,7 @@ impl Process for Idempotent {
 /// Whether messages can be recognised at all, said once where they cannot.
 ///
 /// The id of a message without one is made up for each delivery, so a claim on it would recognise
-/// nothing.
+/// nothing. One that no store can hold, which only a foreign sender writes, is as none.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityCheck {
     warned: OnceLock<()>,
@@ -112,7 +112,9 @@ pub(crate) struct IdentityCheck {
 
 impl IdentityCheck {
     pub(crate) fn of(&self, received: &Received) -> bool {
-        let has_identity = Envelope::has_identity(&received.properties);
+        let id = received.envelope.id();
+        let has_identity =
+            Envelope::has_identity(&received.properties) && id.len() <= 255 && !id.contains('\0');
         if !has_identity {
             self.warned.get_or_init(|| {
                 let queue = received.queue.as_str();

@@ -24,7 +24,8 @@
 //! |---|---|
 //! | the handler (error, panic) | rolled back; retried or dead-lettered as by any consumer |
 //! | the commit | retried; the next attempt finds out whether it had taken effect |
-//! | the database | the message is held until it answers; no attempt is spent |
+//! | the database, before the handler runs | the message is held until it answers; no attempt is spent |
+//! | the database, while the handler works | its statement fails: an error of the handler as any other |
 //! | the process, before the commit | rolled back; delivered again and handled |
 //! | the process, after the commit | delivered again, recognised, acknowledged |
 //! | another consumer has the same message | this one waits in the database for its outcome |

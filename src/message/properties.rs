@@ -1,6 +1,7 @@
 //! The AMQP properties that travel beside a body.
 
 use super::{Envelope, Headers};
+use crate::error::cut;
 
 /// The properties of a message as they are on the wire, headers included.
 ///
@@ -38,7 +39,9 @@ impl Properties {
 
     /// Writes an envelope into the headers and the message id, which is always set.
     pub(crate) fn carrying(self, envelope: &Envelope) -> Self {
-        Self { headers: envelope.to_headers(), message_id: Some(envelope.id().to_owned()), ..self }
+        // A foreign id may be longer than the property holds; the header then has the whole one.
+        let message_id = Some(cut(envelope.id(), 255));
+        Self { headers: envelope.to_headers(), message_id, ..self }
     }
 
     /// The short texts with the names that an error gives them.

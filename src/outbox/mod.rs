@@ -51,6 +51,13 @@
 //! A relay that was frozen beyond its lease may repeat a record that another relay has sent since;
 //! it carries the same message id.
 //!
+//! # Wake-ups
+//!
+//! `wake()` on the outbox after a commit makes a relay of the same process look at once. Over
+//! processes PostgreSQL can carry the hint: with `PostgresOutbox::notify_every` where records are
+//! added, `wake()` also sends a `NOTIFY`, and `PostgresOutbox::listen` where a relay runs hears it.
+//! Both are off by default and nothing depends on them: the poll finds every record.
+//!
 //! # Databases
 //!
 //! `PostgresOutbox`, `MySqlOutbox` (MySQL 8 and MariaDB 10.6, feature `mysql`) and `SqliteOutbox` bring
@@ -77,6 +84,8 @@ mod postgres;
 mod sqlite;
 #[cfg(all(test, any(feature = "postgres", feature = "sqlite", feature = "mysql")))]
 mod tests;
+#[cfg(feature = "postgres")]
+mod wake_up;
 
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlOutbox;
@@ -87,6 +96,8 @@ pub use relay::{OutboxRelay, OutboxTarget, RelayReport, RetryDelay, RunningRelay
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteOutbox;
 pub use store::{ClaimedBatch, FailedPublish, Notifier, OutboxStore};
+#[cfg(feature = "postgres")]
+pub use wake_up::OutboxListener;
 
 /// What a retired record means for the later records of its ordering key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

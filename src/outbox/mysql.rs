@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::DateTime;
-use sqlx::{MySql, MySqlPool, QueryBuilder, Row, Transaction, mysql::MySqlRow};
+use sqlx::{MySql, MySqlConnection, MySqlPool, QueryBuilder, Row, Transaction, mysql::MySqlRow};
 use uuid::Uuid;
 
 use super::{
@@ -213,7 +213,41 @@ impl MySqlOutbox {
     }
 }
 
-shared_methods!(MySqlOutbox, MySqlPool, MYSQL, mysql);
+/// Purging.
+impl MySqlOutbox {
+    /// Of all that purge at a moment, the one that gets the named lock does.
+    async fn purge_if_elected(&self, older_than: Duration, limit: u32) -> sqlx::Result<u64> {
+        let mut connection = self.pool.acquire().await?;
+        let lock = format!("acemq purge {}", self.settings.table());
+        if !mysql::try_lock(&mut connection, &lock).await? {
+            return Ok(0);
+        }
+        let purged = self.purge_some(&mut connection, older_than, limit).await;
+        mysql::unlock(&mut connection, &lock).await?;
+        purged
+    }
+
+    async fn purge_some(
+        &self,
+        connection: &mut MySqlConnection,
+        older_than: Duration,
+        limit: u32,
+    ) -> sqlx::Result<u64> {
+        let rows = query(&self.statements.purge)
+            .bind(sql_millis(older_than))
+            .bind(i64::from(limit))
+            .fetch_all(&mut *connection)
+            .await?;
+        let seqs = rows.iter().map(|row| row.try_get("seq")).collect::<sqlx::Result<Vec<i64>>>()?;
+        if seqs.is_empty() {
+            return Ok(0);
+        }
+        let purged = query(&self.statements.purged).bind(json_set(&seqs));
+        Ok(purged.execute(&mut *connection).await?.rows_affected())
+    }
+}
+
+shared_methods!(MySqlOutbox, MySqlPool, MYSQL, mysql, |_| {});
 
 impl OutboxStore for MySqlOutbox {
     type Transaction = Transaction<'static, MySql>;
@@ -288,19 +322,11 @@ impl OutboxStore for MySqlOutbox {
     }
 
     async fn purge(&self, older_than: Duration, limit: u32) -> Result<u64> {
-        let rows = query(&self.statements.purge)
-            .bind(sql_millis(older_than))
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("find old outbox records"))?;
-        let seqs = rows.iter().map(|row| row.try_get("seq")).collect::<sqlx::Result<Vec<i64>>>();
-        let seqs = seqs.map_err(failed("find old outbox records"))?;
-        if seqs.is_empty() {
-            return Ok(0);
-        }
-        let change = query(&self.statements.purged).bind(json_set(&seqs));
-        execute(&self.pool, change, "purge outbox records").await
+        let store = self.clone();
+        run_to_end("purge outbox records", async move {
+            store.purge_if_elected(older_than, limit).await.map_err(failed("purge outbox records"))
+        })
+        .await
     }
 
     async fn check(&self) -> Result<()> {

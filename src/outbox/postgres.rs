@@ -7,9 +7,11 @@ use sqlx::{PgPool, Postgres, Row, Transaction, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
-    ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
+    ClaimedBatch, FailedPublish, Notifier, OutboxListener, OutboxRecord, OutboxStore, Retired,
+    RetiredRecord,
     rows::{Shared, StoredRow, batch_limit, column, duration},
     statements::{POSTGRES, Settings, Statements},
+    wake_up::Announcer,
 };
 use crate::{
     error::Result,
@@ -159,6 +161,56 @@ impl PostgresOutbox {
     }
 }
 
+/// Waking the relays of other processes.
+impl PostgresOutbox {
+    /// Makes [`wake`](Self::wake) tell other processes as well, at most once in `interval`.
+    /// Default: off.
+    ///
+    /// The first wake-up is sent at once, by a `NOTIFY` on a connection of the pool, and those that
+    /// come within the interval together at its end. It is never part of your transaction: a
+    /// `NOTIFY` inside one makes commits wait for each other. It works behind a proxy that pools
+    /// transactions; [`listen`](Self::listen) does not.
+    #[must_use]
+    pub fn notify_every(mut self, interval: Duration) -> Self {
+        self.shared.announcer = Some(Announcer::new(interval));
+        self
+    }
+
+    fn tell_others(&self) {
+        let Some(announcer) = &self.shared.announcer else { return };
+        let (pool, channel) = (self.pool.clone(), self.settings.table());
+        announcer.announce(move || {
+            let (pool, channel) = (pool.clone(), channel.clone());
+            async move { postgres::notify(&pool, &channel).await }
+        });
+    }
+
+    /// Hears the wake-ups of other processes and passes them to a relay of this one, until the
+    /// listener is dropped.
+    ///
+    /// It keeps one connection beside the pool, to the same server, which must be a session of its
+    /// own: behind a proxy that pools transactions nothing is heard, and relays only poll. A lost
+    /// connection is made again with growing delays.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn listen(&self) -> OutboxListener {
+        let (pool, channel) = (self.pool.clone(), self.settings.table());
+        let notifier = self.shared.notifier.clone();
+        OutboxListener::start(move |listening| {
+            let (pool, channel, notifier) = (pool.clone(), channel.clone(), notifier.clone());
+            async move {
+                let heard = || {
+                    listening.note();
+                    notifier.wake();
+                };
+                postgres::listen(&pool, &channel, heard).await
+            }
+        })
+    }
+}
+
 /// Details.
 impl PostgresOutbox {
     /// Leases the oldest rows without an ordering key and the first ones of the keys from `start`.
@@ -182,7 +234,7 @@ impl PostgresOutbox {
     }
 }
 
-shared_methods!(PostgresOutbox, PgPool, POSTGRES, postgres);
+shared_methods!(PostgresOutbox, PgPool, POSTGRES, postgres, Self::tell_others);
 
 impl OutboxStore for PostgresOutbox {
     type Transaction = Transaction<'static, Postgres>;

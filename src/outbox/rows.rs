@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 use super::FailedPublish;
+#[cfg(feature = "postgres")]
+use super::wake_up::Announcer;
 use super::{ClaimedBatch, ClaimedRecord, Notifier, OutboxRecord};
 use crate::{error::with_causes, message::Envelope};
 
@@ -99,6 +101,9 @@ pub(super) struct Shared {
     pub(super) notifier: Notifier,
     #[cfg(feature = "postgres")]
     pub(super) turn: Turn,
+    /// Tells other processes, where that was asked for.
+    #[cfg(feature = "postgres")]
+    pub(super) announcer: Option<Announcer>,
 }
 
 /// Where the next claim starts among the ordering keys, so that all keys get their turn when more

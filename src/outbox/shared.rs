@@ -2,7 +2,7 @@
 
 /// Gives an outbox its settings, its migration and its wake-up call.
 macro_rules! shared_methods {
-    ($outbox:ident, $pool:ty, $dialect:ident, $database:ident) => {
+    ($outbox:ident, $pool:ty, $dialect:ident, $database:ident, $tell_others:expr) => {
         impl $outbox {
             fn assemble(pool: $pool, settings: Settings, shared: Shared) -> Self {
                 let statements = Arc::new(Statements::new(&$dialect, &settings));
@@ -75,6 +75,8 @@ macro_rules! shared_methods {
             /// Without it the relay finds the record at its next poll.
             pub fn wake(&self) {
                 self.shared.notifier.wake();
+                let tell_others: fn(&Self) = $tell_others;
+                tell_others(self);
             }
 
             /// The text of the claim, for tests of its plan.

@@ -178,7 +178,7 @@ impl SqliteOutbox {
     }
 }
 
-shared_methods!(SqliteOutbox, SqlitePool, SQLITE, sqlite);
+shared_methods!(SqliteOutbox, SqlitePool, SQLITE, sqlite, |_| {});
 
 impl OutboxStore for SqliteOutbox {
     type Transaction = Transaction<'static, Sqlite>;

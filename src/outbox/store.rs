@@ -101,6 +101,9 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// Deletes at most `limit` records that were published longer ago than `older_than`; returns
     /// how many. Never touches a record that is not published.
+    ///
+    /// Every running relay calls it now and then. Of calls at the same moment one should do the
+    /// work and the others return 0 at once, rather than wait for it.
     fn purge(&self, older_than: Duration, limit: u32) -> impl Future<Output = Result<u64>> + Send;
 
     /// Compares the table with what the store needs. Default: nothing to compare.

@@ -6,6 +6,7 @@ use crate::{
     connection::Core,
     error::Result,
     message::{Envelope, Properties},
+    topology::check_length,
     transport::Outgoing,
 };
 
@@ -26,6 +27,7 @@ pub(crate) struct Draft {
 /// Refuses reserved application headers.
 pub(crate) fn compose(core: &Core, draft: Draft) -> Result<Outgoing> {
     draft.envelope.check()?;
+    check_length("id", draft.envelope.id())?;
     let envelope =
         draft.envelope.completed(&draft.routing_key, core.clock().now_ms(), Some(core.origin()));
     Ok(Outgoing {

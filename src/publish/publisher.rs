@@ -139,7 +139,9 @@ impl<T: 'static> Publisher<T> {
     /// - [`Error::Disconnected`] if there is no connection in time; nothing was sent.
     /// - [`Error::ConfirmTimeout`] and [`Error::Interrupted`] leave open whether the message was
     ///   published: send it again with the same id if consumers are idempotent.
-    /// - [`Error::InvalidOption`] and [`Error::Codec`] before anything is sent.
+    /// - [`Error::BrokerRefused`] for any other refusal, such as missing permissions.
+    /// - [`Error::InvalidOption`] and [`Error::Codec`] before anything is sent; [`Error::Closed`]
+    ///   after a close.
     pub async fn send(&self, payload: &T) -> Result<String> {
         self.send_with(payload, Envelope::new()).await
     }

@@ -80,6 +80,21 @@ async fn apply(
     Ok(())
 }
 
+/// Takes a named lock, which belongs to the connection, if it is free; names are cut to the 64
+/// characters that MySQL allows.
+pub(crate) async fn try_lock(connection: &mut MySqlConnection, name: &str) -> sqlx::Result<bool> {
+    let taken: Option<i64> = sqlx::query_scalar("SELECT get_lock(left(?, 64), 0)")
+        .bind(name)
+        .fetch_one(connection)
+        .await?;
+    Ok(taken == Some(1))
+}
+
+/// Gives a named lock back.
+pub(crate) async fn unlock(connection: &mut MySqlConnection, name: &str) -> sqlx::Result<()> {
+    sqlx::query("DO release_lock(left(?, 64))").bind(name).execute(connection).await.map(drop)
+}
+
 /// The migration as a script.
 pub(crate) fn script(prefix: &Prefix, migration: &Migration) -> String {
     migration.script(prefix, SCHEMA, RECORD)

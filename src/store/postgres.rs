@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction, postgres::PgArguments, query::Query};
+use sqlx::{
+    AssertSqlSafe, PgPool, Postgres, Transaction,
+    postgres::{PgArguments, PgListener, PgPoolOptions},
+    query::Query,
+};
 
 use super::{Column, Migration, Prefix, compare_columns, failed, run_to_end};
 use crate::error::Result;
@@ -94,4 +98,30 @@ pub(crate) async fn execute(
     action: &'static str,
 ) -> Result<u64> {
     Ok(query.execute(pool).await.map_err(failed(action))?.rows_affected())
+}
+
+/// Tells whoever listens on a channel. A statement of its own, never part of a caller's
+/// transaction: a commit with a notification in it takes a lock that all such commits share.
+pub(crate) async fn notify(pool: &PgPool, channel: &str) -> Result<()> {
+    let told = sqlx::query("SELECT pg_notify($1, '')").bind(channel).execute(pool).await;
+    told.map(drop).map_err(failed("notify"))
+}
+
+/// Calls `heard` for each notification on a channel, and once when it has begun to listen, since
+/// earlier ones may have been missed. Returns when its connection, which is not one of the pool's,
+/// is gone.
+pub(crate) async fn listen(pool: &PgPool, channel: &str, heard: impl Fn()) -> Result<()> {
+    let options = (*pool.connect_options()).clone();
+    let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let listening = async {
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.eager_reconnect(false);
+        listener.listen(channel).await?;
+        heard();
+        while listener.try_recv().await?.is_some() {
+            heard();
+        }
+        Ok::<_, sqlx::Error>(())
+    };
+    listening.await.map_err(failed("listen"))
 }

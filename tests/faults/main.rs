@@ -10,6 +10,7 @@ mod support;
 mod channels;
 mod connecting;
 mod half_open;
+mod hostile;
 mod leaks;
 mod ledger;
 mod memory;

@@ -7,6 +7,8 @@ use acemq::{
     PostgresOutbox, SqliteIdempotencyStore, SqliteOutbox,
     inbox::{Database, OwnedTransaction},
 };
+#[cfg(feature = "mysql")]
+use acemq::{MySqlIdempotencyStore, MySqlOutbox};
 use sqlx::{
     AssertSqlSafe, PgPool, SqlitePool,
     postgres::PgPoolOptions,
@@ -61,6 +63,21 @@ pub fn postgres_url() -> String {
         .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/test".to_owned())
 }
 
+#[cfg(feature = "mysql")]
+#[derive(Clone)]
+pub struct Maria {
+    pool: sqlx::MySqlPool,
+    name: String,
+}
+
+#[cfg(feature = "mysql")]
+async fn mysql_pool(_: &str) -> sqlx::MySqlPool {
+    let url = std::env::var("ACEMQ_TEST_MYSQL")
+        .unwrap_or_else(|_| "mysql://root@127.0.0.1:3306/test".to_owned());
+    let options = sqlx::mysql::MySqlPoolOptions::new().max_connections(8);
+    options.connect(&url).await.expect("MariaDB is up; see scripts/services.sh")
+}
+
 impl Pg {
     /// Opens through another address, such as a proxy's.
     pub async fn open_at(url: &str, name: &str) -> Self {
@@ -73,7 +90,7 @@ impl Pg {
 
 /// The methods that read the same for both, in their two types.
 macro_rules! bank {
-    ($bank:ident, $db:ty, $store:ident, $outbox:ident, $pool:ident) => {
+    ($bank:ident, $db:ty, $store:ident, $outbox:ident, $pool:ident, $value:literal) => {
         impl Bank for $bank {
             type D = $db;
             type Store = $store;
@@ -84,7 +101,7 @@ macro_rules! bank {
             }
 
             async fn create(&self) {
-                let table = format!("CREATE TABLE {}effects (id text NOT NULL)", self.name);
+                let table = format!("CREATE TABLE {}effects (id varchar(255) NOT NULL)", self.name);
                 sqlx::query(AssertSqlSafe(table)).execute(&self.pool).await.unwrap();
                 self.store().migrate().await.unwrap();
                 self.outbox().migrate().await.unwrap();
@@ -114,12 +131,12 @@ macro_rules! bank {
                 name: &str,
                 id: &str,
             ) -> Result<(), sqlx::Error> {
-                let sql = format!("INSERT INTO {name}effects VALUES ($1)");
+                let sql = format!("INSERT INTO {name}effects VALUES ({})", $value);
                 sqlx::query(AssertSqlSafe(sql)).bind(id).execute(&mut **tx).await.map(drop)
             }
 
             async fn effect_now(&self, id: &str) -> Result<(), sqlx::Error> {
-                let sql = format!("INSERT INTO {}effects VALUES ($1)", self.name);
+                let sql = format!("INSERT INTO {}effects VALUES ({})", self.name, $value);
                 sqlx::query(AssertSqlSafe(sql)).bind(id).execute(&self.pool).await.map(drop)
             }
 
@@ -143,8 +160,10 @@ macro_rules! bank {
     };
 }
 
-bank!(Pg, sqlx::Postgres, PostgresIdempotencyStore, PostgresOutbox, postgres_pool);
-bank!(Lite, sqlx::Sqlite, SqliteIdempotencyStore, SqliteOutbox, sqlite_pool);
+bank!(Pg, sqlx::Postgres, PostgresIdempotencyStore, PostgresOutbox, postgres_pool, "$1");
+bank!(Lite, sqlx::Sqlite, SqliteIdempotencyStore, SqliteOutbox, sqlite_pool, "$1");
+#[cfg(feature = "mysql")]
+bank!(Maria, sqlx::MySql, MySqlIdempotencyStore, MySqlOutbox, mysql_pool, "?");
 
 async fn postgres_pool(name: &str) -> PgPool {
     Pg::open_at(&postgres_url(), name).await.pool
@@ -168,8 +187,8 @@ pub fn unique() -> String {
     format!("t{}_", &uuid::Uuid::new_v4().simple().to_string()[..12])
 }
 
-/// Makes each case a test on PostgreSQL and a test on SQLite.
-macro_rules! on_both_databases {
+/// Makes each case a test on PostgreSQL, on SQLite and, with its feature, on MariaDB.
+macro_rules! on_every_database {
     ($($(#[$meta:meta])* async fn $name:ident<$b:ident>($fx:ident, $bank:ident) $body:block)*) => {
         mod cases {
             use super::*;
@@ -189,6 +208,15 @@ macro_rules! on_both_databases {
                 }
             )*
         }
+        #[cfg(feature = "mysql")]
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    crate::bank::run(super::cases::$name::<crate::bank::Maria>).await;
+                }
+            )*
+        }
         mod sqlite {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +227,7 @@ macro_rules! on_both_databases {
         }
     };
 }
-pub(crate) use on_both_databases;
+pub(crate) use on_every_database;
 
 /// Runs a case with a database of its own on the in-process broker: what is under test here is
 /// the database's part.

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::{
-    bank::on_both_databases,
+    bank::on_every_database,
     support::{Broker, Fixture, eventually, run},
 };
 
@@ -25,7 +25,7 @@ fn quickly(attempts: u32) -> RetryPolicy {
     RetryPolicy::fixed(attempts, Duration::from_millis(5))
 }
 
-on_both_databases! {
+on_every_database! {
     async fn copies_over_four_consumers_run_the_handler_once<B>(fx, bank) {
         let queue = fx.queue("mails").await;
         let mut consumers = Vec::new();

@@ -47,6 +47,12 @@ async fn with_a_transaction_on_sqlite_each_message_has_exactly_one_effect() {
     kill_and_count::<Lite>("sqlite", Form::Transaction).await;
 }
 
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_batch_on_mysql_each_message_has_exactly_one_effect() {
+    kill_and_count::<crate::bank::Maria>("mysql", Form::Batch).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_claim_on_postgres_no_message_is_lost() {
     kill_and_count::<Pg>("postgres", Form::Claim).await;
@@ -134,6 +140,8 @@ async fn child() {
     let dice = Dice::new(seed.parse().unwrap());
     match database {
         "postgres" => consume(Pg::open(bank).await, form, queue, dice).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => consume(crate::bank::Maria::open(bank).await, form, queue, dice).await,
         _ => consume(Lite::open(bank).await, form, queue, dice).await,
     }
 }

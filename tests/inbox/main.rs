@@ -1,4 +1,4 @@
-//! Exactly-once effects: transactional and idempotent consumers, on both databases.
+//! Exactly-once effects: transactional and idempotent consumers, on every database.
 
 #[path = "../support/mod.rs"]
 mod support;

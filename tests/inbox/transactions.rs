@@ -12,7 +12,7 @@ use acemq::{
 use tokio::sync::Mutex;
 
 use crate::{
-    bank::{Bank, Pg, on_both_databases, postgres_url, unique},
+    bank::{Bank, Pg, on_every_database, postgres_url, unique},
     support::{Inbox, eventually, proxy::Proxy},
 };
 
@@ -20,7 +20,7 @@ fn quickly(attempts: u32) -> RetryPolicy {
     RetryPolicy::fixed(attempts, std::time::Duration::from_millis(5))
 }
 
-on_both_databases! {
+on_every_database! {
     async fn work_claim_and_outgoing_message_commit_together<B>(fx, bank) {
         let (queue, next) = (fx.queue("stock").await, fx.queue("shipping").await);
         let consumer = {

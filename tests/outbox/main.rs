@@ -1,7 +1,17 @@
-//! The outbox on real servers, under failure: nothing lost, nothing invented, order per key.
+//! The outbox and its relay under faults: killed and frozen processes, lost databases and brokers,
+//! messages that the broker refuses.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod frozen;
+mod hygiene;
+mod kills;
+mod ledger;
+mod listen;
+mod outages;
+mod refusals;
 mod relays;
-mod rows;
+mod transactions;
+mod verbatim;
+mod world;

@@ -12,7 +12,7 @@ use super::{
     builder::{OnProgress, Plan},
 };
 use crate::{
-    error::{Error, Result, with_causes},
+    error::{Error, Result, cut, with_causes},
     idempotency::Claim,
     message::{Envelope, Properties, ReplayStamp},
     transport::{Outgoing, Pull, Settle},
@@ -194,7 +194,7 @@ impl<'a> Pass<'a> {
             mandatory: true,
             properties: Properties {
                 headers,
-                message_id: Some(candidate.id().to_owned()),
+                message_id: Some(cut(candidate.id(), 255)),
                 persistent: true,
                 ..original.properties.for_republish()
             },

@@ -117,12 +117,16 @@ FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT $1",
 UPDATE {outbox} SET retired_at = NULL, attempts = 0, available_at = {now}
 WHERE seq = ANY($1) AND retired_at IS NOT NULL",
 
+    // Of all that purge at a moment, the one that gets the lock does; it goes with the statement.
     purge: "
+WITH elected AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended('acemq purge {outbox}', 0)) AS is_me
+)
 DELETE FROM {outbox} WHERE seq IN (
     SELECT seq FROM {outbox}
-    WHERE published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
-    ORDER BY published_at LIMIT $2
-    FOR UPDATE SKIP LOCKED)",
+    WHERE (SELECT is_me FROM elected)
+      AND published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
+    ORDER BY published_at LIMIT $2)",
 
     purged: "",
 };
