@@ -41,6 +41,7 @@
 //! - [`idempotency`]: recognising duplicates.
 //! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
+//! - [`request_reply`]: a question, and its answer or the reason why there is none.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
 //! - [`testing`]: a broker in the test's process, with faults on command.
@@ -83,6 +84,8 @@ mod pages {
     struct Outbox;
     #[doc = include_str!("../docs/publishing.md")]
     struct Publishing;
+    #[doc = include_str!("../docs/request-reply.md")]
+    struct RequestReply;
     #[doc = include_str!("../docs/retries-and-dead-letters.md")]
     struct RetriesAndDeadLetters;
 }
@@ -98,6 +101,7 @@ pub mod inbox;
 pub mod message;
 pub mod outbox;
 mod publish;
+pub mod request_reply;
 mod store;
 pub mod testing;
 pub mod topology;
@@ -130,4 +134,8 @@ pub use outbox::PostgresOutbox;
 pub use outbox::SqliteOutbox;
 pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
 pub use publish::{BatchOutcome, Publisher};
+pub use request_reply::{
+    Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
+    ResponderError,
+};
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

@@ -68,14 +68,14 @@ counters!(
 
 /// One counter.
 #[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    pub(super) fn add(&self) {
+    pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 

@@ -55,9 +55,10 @@ pub use retry_policy::RetryPolicy;
 
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use claim::purge_until;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) use counters::Counter;
 pub(crate) use decide::Outcome;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use insist::insist;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-pub(crate) use process::{Handling, IdentityCheck, Process, catching_panics, decode};
+pub(crate) use process::IdentityCheck;
+pub(crate) use process::{Handling, Process, catching_panics, decode};

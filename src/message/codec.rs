@@ -1,5 +1,7 @@
 //! Codecs: payloads to bytes and back, with their content types (wire contract, section 15).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -37,6 +39,28 @@ pub trait Decoder<T>: Send + Sync + 'static {
 pub trait Codec<T>: Encoder<T> + Decoder<T> {}
 
 impl<T, C: Encoder<T> + Decoder<T>> Codec<T> for C {}
+
+/// A shared encoder encodes.
+impl<T, E: Encoder<T> + ?Sized> Encoder<T> for Arc<E> {
+    fn content_type(&self) -> &str {
+        (**self).content_type()
+    }
+
+    fn encode(&self, payload: &T) -> Result<Bytes, BoxError> {
+        (**self).encode(payload)
+    }
+}
+
+/// A shared decoder decodes.
+impl<T, D: Decoder<T> + ?Sized> Decoder<T> for Arc<D> {
+    fn accepts(&self, content_type: Option<&str>) -> bool {
+        (**self).accepts(content_type)
+    }
+
+    fn decode(&self, body: &Bytes) -> Result<T, BoxError> {
+        (**self).decode(body)
+    }
+}
 
 /// JSON by serde: the default.
 ///

@@ -44,6 +44,8 @@ pub(crate) mod header {
     pub(crate) const ROUTE_ID: &str = "x-acemq-route-id";
 
     pub(crate) const REPLY_TO: &str = "acemq-reply-to";
+    /// On a reply: why the responder failed (wire contract, section 9.4).
+    pub(crate) const RESPONDER_ERROR: &str = "acemq-error";
     pub(crate) const ROUTING_SLIP: &str = "acemq-routing-slip";
     pub(crate) const REPLAYED_FROM: &str = "acemq-replayed-from";
     pub(crate) const REPLAYED_AT: &str = "acemq-replayed-at";

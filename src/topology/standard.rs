@@ -32,6 +32,19 @@ pub(crate) fn source_queue_name(set_aside: &str) -> Option<&str> {
         .filter(|queue| !queue.is_empty())
 }
 
+/// How long the broker keeps a reply queue that nobody consumes (wire contract, section 9.2).
+const REPLY_QUEUE_EXPIRES: Duration = Duration::from_mins(10);
+
+/// The name of a new requester's reply queue.
+pub(crate) fn reply_queue_name() -> String {
+    format!("acemq.reply.{}", uuid::Uuid::new_v4())
+}
+
+/// A reply queue. It has no dead-letter and no parked queue: nothing in it ever fails.
+pub(crate) fn reply_queue(name: &str) -> Topology {
+    Topology::new().queue(Queue::classic(name).expires(REPLY_QUEUE_EXPIRES))
+}
+
 /// The queue of one step of a pipeline (wire contract, section 11.1).
 #[cfg_attr(not(test), expect(dead_code, reason = "for pipelines, which are still to come"))]
 pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
