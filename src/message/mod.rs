@@ -21,6 +21,8 @@ mod routing_slip;
 )]
 mod slip;
 #[cfg(test)]
+mod slip_vectors;
+#[cfg(test)]
 pub(crate) mod vectors;
 
 pub use codec::{BytesCodec, Codec, Decoder, Encoder, JsonCodec, TextCodec};

@@ -11,7 +11,6 @@ mod ledger;
 mod listen;
 mod outages;
 mod refusals;
-mod relays;
 mod transactions;
 mod verbatim;
 mod world;

@@ -73,7 +73,10 @@ async fn a_broker_outage_spends_no_attempts_and_is_told_as_what_it_is() {
         let (more, second) = records(&queue, 200..300);
         committed.extend(more);
         world.add(second).await;
-        tokio::time::sleep(outage).await;
+        let mut look = tokio::time::interval(Duration::from_millis(50));
+        while world.outbox().oldest_pending_age().await.unwrap().unwrap_or_default() < outage {
+            look.tick().await;
+        }
         let told = relay.last_error().expect("an outage is an error");
         assert!(
             ["connected", "interrupted", "no confirm", "connection"]

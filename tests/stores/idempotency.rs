@@ -286,7 +286,7 @@ mod in_a_transaction {
         for commits in [false, true] {
             let mut first = db.begin().await;
             assert!(matches!(db.claim_in(&mut first, "c", "m").await.unwrap(), Claim::Claimed(_)));
-            let second = tokio::spawn({
+            let mut second = tokio::spawn({
                 let db = db.clone();
                 async move {
                     let mut tx = db.begin().await;
@@ -295,8 +295,8 @@ mod in_a_transaction {
                     claim
                 }
             });
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            assert!(!second.is_finished());
+            let early = tokio::time::timeout(Duration::from_millis(100), &mut second).await;
+            assert!(early.is_err(), "the second did not wait: {early:?}");
             if commits {
                 D::commit(first).await;
                 assert_eq!(second.await.unwrap(), Claim::AlreadyConfirmed);

@@ -20,12 +20,13 @@ use crate::{
 /// Waits until an answer of the database satisfies `condition`; fails after 20 s.
 async fn until<T, F: Future<Output = T>>(ask: impl Fn() -> F, condition: impl Fn(&T) -> bool) -> T {
     let wait = async {
+        let mut look = tokio::time::interval(Duration::from_millis(10));
         loop {
+            look.tick().await;
             let answer = ask().await;
             if condition(&answer) {
                 return answer;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), wait).await.expect("not within 20 s")

@@ -106,7 +106,7 @@ WHERE o.retired_at IS NOT NULL",
     // Reads without a lock; what it finds is deleted by primary key.
     purge: "
 SELECT seq FROM {outbox} FORCE INDEX (pending)
-WHERE published_at IS NOT NULL AND published_at < {now} - ?
+WHERE published_at IS NOT NULL AND published_at <= {now} - ?
 ORDER BY published_at LIMIT ?",
 
     purged: "

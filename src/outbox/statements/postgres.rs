@@ -125,7 +125,7 @@ WITH elected AS MATERIALIZED (
 DELETE FROM {outbox} WHERE seq IN (
     SELECT seq FROM {outbox}
     WHERE (SELECT is_me FROM elected)
-      AND published_at IS NOT NULL AND published_at < {now} - $1::bigint * interval '1 millisecond'
+      AND published_at IS NOT NULL AND published_at <= {now} - $1::bigint * interval '1 millisecond'
     ORDER BY published_at LIMIT $2)",
 
     purged: "",

@@ -96,7 +96,7 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND retired_at IS NOT NULL",
 
     purge: "
 DELETE FROM {outbox} WHERE seq IN (
-    SELECT seq FROM {outbox} WHERE published_at IS NOT NULL AND published_at < {now} - ?1
+    SELECT seq FROM {outbox} WHERE published_at IS NOT NULL AND published_at <= {now} - ?1
     ORDER BY published_at LIMIT ?2)",
 
     purged: "",
