@@ -144,6 +144,23 @@ impl Handling<'_> {
     }
 }
 
+impl Handling<'_> {
+    /// Adds the event of the family's name to the span.
+    fn tell(&self) {
+        let queue = self.metrics.queue.as_str();
+        match self.settled {
+            Settled::Retried | Settled::Deferred => {
+                tracing::debug!(parent: self.span, queue, "message.retried");
+            }
+            Settled::DeadLettered => {
+                tracing::debug!(parent: self.span, queue, "message.dead_lettered");
+            }
+            Settled::Parked => tracing::debug!(parent: self.span, queue, "message.parked"),
+            _ => {}
+        }
+    }
+}
+
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
         let outcome = self.settled.outcome();
@@ -154,6 +171,7 @@ impl Drop for Handling<'_> {
         self.metrics.in_flight.decrement(1);
         let queue = Label::new("queue", self.metrics.queue.clone());
         let outcome = Label::from_static_parts("outcome", outcome);
+        self.tell();
         match self.settled {
             Settled::Retried | Settled::Deferred => {
                 counter!(RETRIED_TOTAL, vec![queue.clone()]).increment(1);
