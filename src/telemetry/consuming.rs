@@ -10,9 +10,9 @@ use super::{
         CONSUME_ATTEMPTS, CONSUME_DURATION, CONSUME_IN_FLIGHT, CONSUME_TOTAL, DEAD_LETTERED_TOTAL,
         RETRIED_TOTAL, RUNG_MISSING, SET_ASIDE_FAILED,
     },
-    trace_context::scope,
+    trace_context::{caused_by, scope},
 };
-use crate::message::{Envelope, Headers, Received};
+use crate::message::{Envelope, Received};
 
 /// What became of a delivery in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,15 +76,6 @@ pub(crate) fn process_span(queue: &str, routing_key: &str, envelope: &Envelope) 
 pub(crate) async fn on_behalf_of<F: Future>(received: &Received, work: F) -> F::Output {
     let context = TraceContext::of(received.envelope.headers());
     scope(context, work).instrument(received.span.clone()).await
-}
-
-/// Makes a span the child of the one that a message names.
-#[cfg_attr(not(feature = "opentelemetry"), expect(unused_variables, reason = "tracing has none"))]
-fn caused_by(span: &Span, headers: &Headers) {
-    #[cfg(feature = "opentelemetry")]
-    if let Some(context) = TraceContext::of(headers) {
-        super::opentelemetry::set_parent(span, &context);
-    }
 }
 
 /// The metrics of one consumer.

@@ -181,6 +181,7 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
         _waiting: Waiting,
         state: Arc<BatchState>,
     ) -> (i64, Outcome) {
+        let since = Instant::now();
         // The semaphore is never closed; without a permit nothing would be lost but the limit.
         let _permit = self.permits.acquire().await;
         let outcome = if let Some(reason) = record.damage() {
@@ -192,6 +193,7 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
         } else {
             self.publish_one(&record, &state).await
         };
+        outcome.count(record.age() + since.elapsed());
         (record.seq(), outcome)
     }
 
