@@ -86,6 +86,10 @@ mod pages {
     struct Publishing;
     #[doc = include_str!("../docs/request-reply.md")]
     struct RequestReply;
+    #[doc = include_str!("../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../docs/testing.md")]
+    struct Testing;
     #[doc = include_str!("../docs/telemetry.md")]
     struct Telemetry;
     #[doc = include_str!("../docs/retries-and-dead-letters.md")]
