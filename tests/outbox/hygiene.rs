@@ -47,7 +47,7 @@ async fn a_claim_stays_quick_however_many_rows_are_published() {
             let started = Instant::now();
             let batch = outbox.claim_batch(100, LEASE).await.unwrap();
             times.push(started.elapsed());
-            claimed = batch.records().len();
+            claimed = claimed.max(batch.records().len());
             let seqs: Vec<i64> = batch.records().iter().map(|record| record.seq()).collect();
             outbox.release(batch.token(), &seqs, Duration::ZERO).await.unwrap();
         }
@@ -57,7 +57,7 @@ async fn a_claim_stays_quick_however_many_rows_are_published() {
             "{} published rows: a claim of {claimed} takes {median:?}, at worst {worst:?}",
             rows()
         );
-        assert!(claimed >= 60, "those without a key and the first of each key");
+        assert_eq!(claimed, 100);
         // The short form runs beside other tests.
         let limit = if rows() >= 1_000_000 { 5 } else { 100 };
         assert!(median < Duration::from_millis(limit), "{median:?}");
