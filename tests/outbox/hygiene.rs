@@ -1,7 +1,8 @@
 //! A table that has seen many records: claims stay quick, and one cleaner at a time deletes.
 //!
 //! `ACEMQ_OUTBOX_ROWS` sets how many published rows the claims have behind them; the short form
-//! is 30,000. From a million on, a claim must take less than 5 ms.
+//! is 30,000. From a million on, a claim must take less than 5 ms: run that one alone, with
+//! `--release`, on a machine that does nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -52,11 +53,9 @@ async fn a_claim_stays_quick_however_many_rows_are_published() {
             outbox.release(batch.token(), &seqs, Duration::ZERO).await.unwrap();
         }
         times.sort();
-        let (median, worst) = (times[25], times[49]);
-        println!(
-            "{} published rows: a claim of {claimed} takes {median:?}, at worst {worst:?}",
-            rows()
-        );
+        let (best, median, worst) = (times[0], times[25], times[49]);
+        let of = format!("a claim of {claimed} before {} published rows", rows());
+        println!("{of}: best {best:?}, median {median:?}, worst {worst:?}");
         assert_eq!(claimed, 100);
         // The short form runs beside other tests.
         let limit = if rows() >= 1_000_000 { 5 } else { 100 };
