@@ -57,8 +57,9 @@ async fn a_claim_stays_quick_however_many_rows_are_published() {
         let of = format!("a claim of {claimed} before {} published rows", rows());
         println!("{of}: best {best:?}, median {median:?}, worst {worst:?}");
         assert_eq!(claimed, 100);
-        // The short form runs beside other tests.
-        let limit = if rows() >= 1_000_000 { 5 } else { 100 };
+        // The short form runs beside other tests, and a debug build takes longer to read the rows.
+        let is_long = rows() >= 1_000_000 && !cfg!(debug_assertions);
+        let limit = if is_long { 5 } else { 100 };
         assert!(median < Duration::from_millis(limit), "{median:?}");
     })
     .await;
