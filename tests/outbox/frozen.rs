@@ -81,6 +81,12 @@ async fn late_marks_change_nothing<W: World>(keyed: bool) {
         assert_eq!(told, Some(format!("lost {in_flight}")));
         assert_eq!(world.texts(marks).await, before, "a late mark changed a row");
         assert_eq!(world.outbox().pending_count().await.unwrap(), 0);
+        // Published is not yet arrived.
+        eventually("every message to come, and those in flight twice", async || {
+            let audit = ledger.audit(&committed);
+            (audit.lost, audit.duplicates) == (0, in_flight)
+        })
+        .await;
         let audit = ledger.audit(&committed);
         assert_eq!((audit.lost, audit.duplicates, audit.renamed), (0, in_flight, 0));
         assert!(!keyed || audit.inversions == 0, "{audit:?}");
