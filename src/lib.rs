@@ -91,6 +91,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/saga.md")]
+    struct Saga;
     #[doc = include_str!("../docs/scheduler.md")]
     struct Scheduler;
     #[doc = include_str!("../docs/testing.md")]
@@ -113,6 +115,7 @@ pub mod message;
 pub mod outbox;
 mod publish;
 pub mod request_reply;
+pub mod saga;
 pub mod scheduler;
 mod store;
 pub mod telemetry;
@@ -150,6 +153,9 @@ pub use publish::{BatchOutcome, Publisher};
 pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
     ResponderError,
+};
+pub use saga::{
+    ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError, Unresolved,
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
