@@ -91,6 +91,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/pipeline.md")]
+    struct Pipeline;
     #[doc = include_str!("../docs/saga.md")]
     struct Saga;
     #[doc = include_str!("../docs/scheduler.md")]
@@ -113,6 +115,7 @@ pub mod idempotency;
 pub mod inbox;
 pub mod message;
 pub mod outbox;
+pub mod pipeline;
 mod publish;
 pub mod request_reply;
 pub mod saga;
@@ -149,6 +152,7 @@ pub use outbox::PostgresOutbox;
 #[cfg(feature = "sqlite")]
 pub use outbox::SqliteOutbox;
 pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
+pub use pipeline::{NextHop, Pipeline, PipelineBuilder, PipelineStats, StepOptions};
 pub use publish::{BatchOutcome, Publisher};
 pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,

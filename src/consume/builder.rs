@@ -130,6 +130,12 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// As [`idempotent`](Self::idempotent), with a store that others use as well.
+    pub(crate) fn idempotent_in(mut self, store: Arc<dyn IdempotencyStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
     /// Sets the name under which messages are claimed, so that two consumers of one message do
     /// not disturb each other. Default: the queue's name.
     pub fn consumer_name(mut self, name: impl Into<String>) -> Self {
