@@ -55,13 +55,11 @@ pub fn name(fx: &Fixture, steps: &[&str]) -> String {
     name
 }
 
+/// The numbers at the end of runs, with the messages that had them.
+pub type Told = mpsc::UnboundedReceiver<(u64, Message<u64>)>;
+
 /// Three steps: `double` ends odd runs early and rejects 13, `add` adds one, `tell` tells the end.
-pub fn three(
-    fx: &Fixture,
-    mq: &acemq::AceMq,
-    name: &str,
-) -> (PipelineBuilder<u64, ()>, mpsc::UnboundedReceiver<(u64, Message<u64>)>) {
-    let _ = fx;
+pub fn three(mq: &acemq::AceMq, name: &str) -> (PipelineBuilder<u64, ()>, Told) {
     let (tell, told) = mpsc::unbounded_channel();
     let builder = mq
         .pipeline::<u64>(name)
@@ -87,7 +85,7 @@ pub fn three(
 pub const STEPS: [&str; 3] = ["double", "add", "tell"];
 
 /// Waits for the end of a run.
-pub async fn next(told: &mut mpsc::UnboundedReceiver<(u64, Message<u64>)>) -> (u64, Message<u64>) {
+pub async fn next(told: &mut Told) -> (u64, Message<u64>) {
     support::soon("the end of a run", told.recv()).await.expect("the pipeline runs")
 }
 

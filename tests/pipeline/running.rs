@@ -16,7 +16,7 @@ use crate::{
 on_both_brokers! {
     async fn a_run_goes_through_every_step_and_keeps_what_belongs_to_it(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let envelope = Envelope::of("order.placed").correlation("order-7").header("x-tenant", "acme");
         let entered = envelope.id().to_owned();
@@ -42,7 +42,7 @@ on_both_brokers! {
 
     async fn ends_and_failures_are_counted_where_they_happen(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         for number in [1, 2, 3, 13, 4] {
             pipeline.send(&number).await.unwrap();
@@ -134,9 +134,9 @@ on_both_brokers! {
     async fn steps_run_in_several_processes_under_one_definition(fx) {
         let name = name(&fx, &STEPS);
         let (others, more) = (fx.another().await, fx.another().await);
-        let sending = built(three(&fx, &fx.mq, &name).0.only(Vec::<String>::new())).await;
-        let first = built(three(&fx, &others, &name).0.only(["double"])).await;
-        let (builder, mut told) = three(&fx, &more, &name);
+        let sending = built(three(&fx.mq, &name).0.only(Vec::<String>::new())).await;
+        let first = built(three(&others, &name).0.only(["double"])).await;
+        let (builder, mut told) = three(&more, &name);
         let rest = built(builder.only(["add", "tell"])).await;
         for number in 0..20 {
             sending.send(&(2 * number)).await.unwrap();
@@ -160,7 +160,7 @@ on_both_brokers! {
             fx.mq
                 .pipeline::<u64>(name.as_str())
                 .step("half", |n: Message<u64>| async move {
-                    Ok((n.payload() % 2 == 0).then_some(n.payload() / 2))
+                    Ok(n.payload().is_multiple_of(2).then_some(n.payload() / 2))
                 })
                 .step("text", |n: Message<u64>| async move { Ok(Some(format!("{} is it", n.payload()))) })
                 .results_to("", results.as_str()),
@@ -209,7 +209,7 @@ on_both_brokers! {
 
     async fn a_message_that_cannot_be_read_is_parked_and_the_others_go_on(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let hostile = fx.mq.publisher::<String>(name.as_str(), "add");
         hostile.send(&"no number".to_owned()).await.unwrap();
@@ -220,7 +220,7 @@ on_both_brokers! {
 
     async fn a_step_whose_queue_is_gone_keeps_the_message_until_it_is_back(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let policy = RetryPolicy::fixed(200, Duration::from_millis(20));
         let pipeline = built(builder.retry(policy).only(["double"])).await;
         fx.another().await.delete_queue(&format!("{name}.add")).await.unwrap();
@@ -229,7 +229,7 @@ on_both_brokers! {
             pipeline.step("double").unwrap().stats().retried > 1
         })
         .await;
-        let (builder, mut told_later) = three(&fx, &fx.mq, &name);
+        let (builder, mut told_later) = three(&fx.mq, &name);
         let _rest = built(builder.only(["add", "tell"])).await;
         assert_eq!(next(&mut told_later).await.0, 5);
         assert!(told.try_recv().is_err());

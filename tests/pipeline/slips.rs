@@ -11,7 +11,7 @@ use crate::{
 on_both_brokers! {
     async fn a_message_without_a_slip_is_at_the_step_whose_queue_it_came_to(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let _pipeline = built(builder).await;
         // As .NET does: through the default exchange, to the queue.
         fx.mq.publisher::<u64>("", format!("{name}.add")).send(&10).await.unwrap();
@@ -20,7 +20,7 @@ on_both_brokers! {
 
     async fn a_route_on_the_message_wins_over_the_declaration(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let direct = fx.mq.publisher::<u64>(name.as_str(), "double");
         let short = RoutingSlip::new(["double", "tell"]).unwrap();
@@ -40,7 +40,7 @@ on_both_brokers! {
     async fn an_itinerary_leads_through_steps_and_on_to_elsewhere(fx) {
         let name = name(&fx, &STEPS);
         let elsewhere = fx.queue("elsewhere").await;
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let route = Itinerary::new()
             .then(name.as_str(), "add")
@@ -62,7 +62,7 @@ on_both_brokers! {
 
     async fn malformed_slips_are_dead_lettered_between_good_ones(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let direct = fx.mq.publisher::<u64>(name.as_str(), "add");
         let malformed = ["", "{", "[]", "null", "7", r#"{"steps":7}"#, r#"{"steps":[7]}"#];
@@ -84,7 +84,7 @@ on_both_brokers! {
     async fn an_itinerary_to_nowhere_is_dead_lettered_and_can_be_resumed(fx) {
         let name = name(&fx, &STEPS);
         let missing = fx.name("missing");
-        let (builder, _told) = three(&fx, &fx.mq, &name);
+        let (builder, _told) = three(&fx.mq, &name);
         let pipeline = built(builder).await;
         let route = Itinerary::new().then(name.as_str(), "add").then("", missing.as_str());
         pipeline.send_slip(&route, &5, Envelope::new()).await.unwrap();

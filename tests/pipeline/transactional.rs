@@ -8,7 +8,7 @@ use crate::{STEPS, built, name, next, support::eventually, three};
 on_both_brokers! {
     async fn a_step_can_send_on_through_an_outbox_in_its_own_transaction(fx) {
         let name = name(&fx, &STEPS);
-        let (builder, mut told) = three(&fx, &fx.mq, &name);
+        let (builder, mut told) = three(&fx.mq, &name);
         let pipeline = built(builder.only(["double", "tell"])).await;
         let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
         sqlx::query("CREATE TABLE done (n integer)").execute(&pool).await.unwrap();
