@@ -103,6 +103,7 @@ pub mod outbox;
 mod publish;
 pub mod request_reply;
 mod store;
+pub mod telemetry;
 pub mod testing;
 pub mod topology;
 mod transport;
@@ -138,4 +139,5 @@ pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
     ResponderError,
 };
+pub use telemetry::TraceContext;
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

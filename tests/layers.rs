@@ -16,6 +16,7 @@ const HOUSE: &[(&str, u8)] = &[
     ("backoff", 0),
     ("clock", 0),
     ("message", 1),
+    ("telemetry", 1),
     ("topology", 1),
     ("transport", 2),
     ("connection", 3),

@@ -41,6 +41,7 @@ pub(crate) struct Core {
     declared: Arc<Declared>,
     board: Arc<StateBoard>,
     clock: Clock,
+    transport: &'static str,
     origin: String,
     /// Tells consumers to finish. A relay knows only its target and is closed by its owner.
     closing: CancellationToken,
@@ -82,6 +83,7 @@ impl Core {
             declared,
             board,
             clock: transport.clock(),
+            transport: transport.name(),
             closing: CancellationToken::new(),
             closed,
             tasks: TaskTracker::new(),
@@ -97,6 +99,11 @@ impl Core {
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// The kind of broker, for metrics.
+    pub(crate) fn transport(&self) -> &'static str {
+        self.transport
     }
 
     pub(crate) fn origin(&self) -> &str {

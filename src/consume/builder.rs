@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     idempotency::IdempotencyStore,
     message::{Decoder, Headers, JsonCodec},
+    telemetry::ConsumerMetrics,
     topology::{check_name, standard},
     transport::Subscribe,
 };
@@ -222,6 +223,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 policy: self.policy,
                 process,
                 counters: Arc::clone(&counters),
+                metrics: ConsumerMetrics::new(&queue),
                 exception_headers: self.exception_headers,
                 stop: stop.clone(),
             }),

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::telemetry::Settled;
+
 /// Counts since a consumer was started.
 ///
-/// Each delivery that was settled counts once among `acked`, `retried`, `deferred`,
-/// `dead_lettered`, `parked`, `duplicates` and `in_progress`.
+/// Each delivery counts once, by its end: among `acked`, `retried`, `deferred`, `dead_lettered`,
+/// `parked`, `duplicates`, `in_progress` and `returned` if it was settled, else as `settle_failed`.
+/// Deliveries whose handler was abandoned at a close are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct ConsumerStats {
@@ -25,6 +28,8 @@ pub struct ConsumerStats {
     pub duplicates: u64,
     /// Put back because another consumer was handling the same message.
     pub in_progress: u64,
+    /// Given back to the queue: the consumer stopped, or a copy did not land.
+    pub returned: u64,
     /// Copies that did not land; the original went back to its queue.
     pub set_aside_failed: u64,
     /// Waits that had no rung in the broker and were spent in the consumer.
@@ -60,11 +65,30 @@ counters!(
     parked,
     duplicates,
     in_progress,
+    returned,
     set_aside_failed,
     rung_missing,
     settle_failed,
     in_flight,
 );
+
+impl Counters {
+    /// Counts the end of a delivery.
+    pub(super) fn settled(&self, settled: Settled) {
+        let counter = match settled {
+            Settled::Acked => &self.acked,
+            Settled::Duplicate => &self.duplicates,
+            Settled::Retried => &self.retried,
+            Settled::Deferred => &self.deferred,
+            Settled::DeadLettered => &self.dead_lettered,
+            Settled::Parked => &self.parked,
+            Settled::InProgress => &self.in_progress,
+            Settled::Returned => &self.returned,
+            Settled::TooLate => &self.settle_failed,
+        };
+        counter.add();
+    }
+}
 
 /// One counter.
 #[derive(Debug, Default)]

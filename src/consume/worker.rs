@@ -4,18 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::{
     RetryPolicy,
-    counters::{Counter, Counters},
+    counters::Counters,
     decide::{Cause, Outcome, Step, decide},
     process::{Handling, Process},
     set_aside::{noting_origin, publish_copy, set_aside, set_aside_envelope},
 };
 use crate::{
+    clock::millis,
     connection::Core,
     error::{Error, Result, with_causes},
     message::{Envelope, Received},
+    telemetry::{ConsumerMetrics, Settled, on_behalf_of, process_span},
     topology::standard,
     transport::{Delivery, Settle},
 };
@@ -34,6 +37,7 @@ pub(super) struct Worker {
     pub(super) policy: RetryPolicy,
     pub(super) process: Box<dyn Process>,
     pub(super) counters: Arc<Counters>,
+    pub(super) metrics: ConsumerMetrics,
     /// Whether copies carry the headers that tools of other stacks look for.
     pub(super) exception_headers: bool,
     /// Cuts waits short when the consumer stops.
@@ -45,32 +49,49 @@ pub(super) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received
     let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
     let envelope = Envelope::from_properties(&properties, &routing_key, core.clock().now_ms());
     let queue = queue.to_owned();
-    (Received { queue, exchange, routing_key, redelivered, envelope, properties, body }, settle)
+    let span = Span::none();
+    let received =
+        Received { queue, exchange, routing_key, redelivered, envelope, properties, body, span };
+    (received, settle)
 }
 
 impl Worker {
     /// Handles a delivery. `place` is its share of the concurrency, given back before any wait.
     pub(super) async fn handle(&self, delivery: Delivery, place: OwnedSemaphorePermit) {
         self.counters.received.add();
-        let (received, settle) = receive(&self.core, &self.queue, delivery);
+        let (mut received, settle) = receive(&self.core, &self.queue, delivery);
+        received.span = process_span(&self.queue, &received.routing_key, &received.envelope);
         let received = Arc::new(received);
+        let watched = self.metrics.arrived(&received.envelope, &received.span);
+        let settled = on_behalf_of(&received, self.settle(&received, settle, place)).await;
+        self.counters.settled(settled);
+        watched.ended(settled);
+    }
+
+    /// Runs the handler and does what its answer asks for.
+    async fn settle(
+        &self,
+        received: &Arc<Received>,
+        settle: Box<dyn Settle>,
+        place: OwnedSemaphorePermit,
+    ) -> Settled {
         let handling = {
             let _running = self.counters.in_flight.enter();
-            self.process.process(Arc::clone(&received)).await
+            self.process.process(Arc::clone(received)).await
         };
         let step = match handling {
             Handling::Done(outcome) => self.decide(outcome, &received.envelope),
-            Handling::Duplicate => return self.ack(settle, &self.counters.duplicates).await,
+            Handling::Duplicate => return self.ack(settle, Settled::Duplicate).await,
             Handling::Stopped => return self.give_back(settle).await,
             Handling::InProgress => {
                 drop(place);
-                return self.put_back(&received, settle).await;
+                return self.put_back(received, settle).await;
             }
         };
         if step != Step::Ack {
             drop(place);
         }
-        self.carry_out(step, &received, settle).await;
+        self.carry_out(step, received, settle).await
     }
 
     /// Publishes a message unchanged to its own queue while another consumer handles its twin.
@@ -78,9 +99,9 @@ impl Worker {
     /// Never a plain requeue, which counts toward a quorum queue's delivery limit; never an
     /// acknowledgement as a duplicate, since the other holder may still fail (wire contract,
     /// section 14).
-    async fn put_back(&self, original: &Received, settle: Box<dyn Settle>) {
-        let same = original.envelope.clone();
-        self.again_after(TWIN_WAIT, same, original, settle, &self.counters.in_progress).await;
+    async fn put_back(&self, original: &Received, settle: Box<dyn Settle>) -> Settled {
+        let again = Again { envelope: original.envelope.clone(), settled: Settled::InProgress };
+        self.again_after(TWIN_WAIT, again, original, settle).await
     }
 
     fn decide(&self, outcome: Outcome, envelope: &Envelope) -> Step {
@@ -92,36 +113,34 @@ impl Worker {
         decide(outcome, attempt, age, &self.policy, &self.queue)
     }
 
-    async fn carry_out(&self, step: Step, original: &Received, settle: Box<dyn Settle>) {
-        let (retried, deferred) = (&self.counters.retried, &self.counters.deferred);
+    async fn carry_out(&self, step: Step, original: &Received, settle: Box<dyn Settle>) -> Settled {
+        let envelope = &original.envelope;
+        let retry = || Again { envelope: envelope.next_attempt(), settled: Settled::Retried };
+        let defer = || Again { envelope: envelope.clone(), settled: Settled::Deferred };
         match step {
-            Step::Ack => self.ack(settle, &self.counters.acked).await,
+            Step::Ack => self.ack(settle, Settled::Acked).await,
             Step::RetryInBroker { rung, delay } => {
-                let next = original.envelope.next_attempt();
-                self.again_by(&rung, delay, next, original, settle, retried).await;
+                self.again_by(&rung, delay, retry(), original, settle).await
             }
             Step::RetryInConsumer(delay) => {
                 let delay = self.policy.jittered(delay, fastrand::f64());
-                let next = original.envelope.next_attempt();
-                self.again_after(delay, next, original, settle, retried).await;
+                self.again_after(delay, retry(), original, settle).await
             }
             Step::DeferInBroker { rung, delay } => {
-                let same = original.envelope.clone();
-                self.again_by(&rung, delay, same, original, settle, deferred).await;
+                self.again_by(&rung, delay, defer(), original, settle).await
             }
             Step::DeferInConsumer(delay) => {
-                let same = original.envelope.clone();
-                self.again_after(delay, same, original, settle, deferred).await;
+                self.again_after(delay, defer(), original, settle).await
             }
             Step::DeadLetter(cause, error) => {
                 let target = standard::dead_letter_name(&self.queue);
-                let counter = &self.counters.dead_lettered;
-                self.set_aside(&target, (cause, &error), original, settle, counter).await;
+                let aside = Aside { target, cause, error, settled: Settled::DeadLettered };
+                self.set_aside(aside, original, settle).await
             }
             Step::Park(cause, error) => {
                 let target = standard::parked_name(&self.queue);
-                let counter = &self.counters.parked;
-                self.set_aside(&target, (cause, &error), original, settle, counter).await;
+                let aside = Aside { target, cause, error, settled: Settled::Parked };
+                self.set_aside(aside, original, settle).await
             }
         }
     }
@@ -132,18 +151,19 @@ impl Worker {
         &self,
         rung: &str,
         delay: Duration,
-        envelope: Envelope,
+        again: Again,
         original: &Received,
         settle: Box<dyn Settle>,
-        counter: &Counter,
-    ) {
-        match self.publish_copy(original, envelope.clone(), rung, &*settle).await {
+    ) -> Settled {
+        note_delay(original, delay);
+        match self.publish_copy(original, again.envelope.clone(), rung, &*settle).await {
             Err(Error::Unroutable { .. }) => {
                 tracing::warn!(queue = self.queue, rung, "the retry rung is missing; waiting here");
                 self.counters.rung_missing.add();
-                self.again_after(delay, envelope, original, settle, counter).await;
+                self.metrics.rung_missing(rung);
+                self.again_after(delay, again, original, settle).await
             }
-            copied => self.finish(copied, rung, settle, counter).await,
+            copied => self.finish(copied, rung, settle, again.settled).await,
         }
     }
 
@@ -151,16 +171,16 @@ impl Worker {
     async fn again_after(
         &self,
         delay: Duration,
-        envelope: Envelope,
+        again: Again,
         original: &Received,
         settle: Box<dyn Settle>,
-        counter: &Counter,
-    ) {
+    ) -> Settled {
+        note_delay(original, delay);
         if !self.wait(delay).await {
             return self.give_back(settle).await;
         }
-        let copied = self.publish_copy(original, envelope, &self.queue, &*settle).await;
-        self.finish(copied, &self.queue, settle, counter).await;
+        let copied = self.publish_copy(original, again.envelope, &self.queue, &*settle).await;
+        self.finish(copied, &self.queue, settle, again.settled).await
     }
 
     /// Publishes a copy that will be handled again, unless the original is back in its queue.
@@ -182,20 +202,20 @@ impl Worker {
 
     async fn set_aside(
         &self,
-        target: &str,
-        (cause, error): (Cause, &str),
+        aside: Aside,
         original: &Received,
         settle: Box<dyn Settle>,
-        counter: &Counter,
-    ) {
+    ) -> Settled {
+        let Aside { target, cause, error, settled } = aside;
         if !settle.is_live() {
-            return self.settled_too_late(&channel_gone());
+            return self.too_late(&channel_gone());
         }
         let id = original.envelope.id();
+        original.span.record("messaging.acemq.reason", error.as_str());
         tracing::warn!(queue = self.queue, target, id, error, "setting a message aside");
-        let envelope = set_aside_envelope(original, cause, error, self.exception_headers);
-        let copied = set_aside(&self.core, original, &envelope, target).await;
-        self.finish(copied, target, settle, counter).await;
+        let envelope = set_aside_envelope(original, cause, &error, self.exception_headers);
+        let copied = set_aside(&self.core, original, &envelope, &target).await;
+        self.finish(copied, &target, settle, settled).await
     }
 
     /// Acknowledges the original if its copy landed, else gives it back.
@@ -204,18 +224,19 @@ impl Worker {
         copied: Result<()>,
         target: &str,
         settle: Box<dyn Settle>,
-        counter: &Counter,
-    ) {
+        settled: Settled,
+    ) -> Settled {
         match copied {
-            Ok(()) => self.ack(settle, counter).await,
+            Ok(()) => self.ack(settle, settled).await,
             // Nothing to hold or give back: the broker delivers the original again.
-            Err(error) if !settle.is_live() => self.settled_too_late(&error),
+            Err(error) if !settle.is_live() => self.too_late(&error),
             Err(error) => {
                 let error = with_causes(&error);
                 tracing::error!(queue = self.queue, target, error, "the copy did not land");
                 self.counters.set_aside_failed.add();
+                self.metrics.copy_lost(target);
                 self.wait(HOLD).await;
-                self.give_back(settle).await;
+                self.give_back(settle).await
             }
         }
     }
@@ -228,23 +249,44 @@ impl Worker {
         }
     }
 
-    async fn ack(&self, settle: Box<dyn Settle>, counter: &Counter) {
+    /// Acknowledges, which settles the message as what was done with it before.
+    async fn ack(&self, settle: Box<dyn Settle>, settled: Settled) -> Settled {
         match settle.ack().await {
-            Ok(()) => counter.add(),
-            Err(error) => self.settled_too_late(&error),
+            Ok(()) => settled,
+            Err(error) => self.too_late(&error),
         }
     }
 
-    async fn give_back(&self, settle: Box<dyn Settle>) {
-        if let Err(error) = settle.nack(true).await {
-            self.settled_too_late(&error);
+    async fn give_back(&self, settle: Box<dyn Settle>) -> Settled {
+        match settle.nack(true).await {
+            Ok(()) => Settled::Returned,
+            Err(error) => self.too_late(&error),
         }
     }
 
-    fn settled_too_late(&self, error: &Error) {
+    fn too_late(&self, error: &Error) -> Settled {
         tracing::debug!(queue = self.queue, %error, "too late to settle; the broker delivers again");
-        self.counters.settle_failed.add();
+        Settled::TooLate
     }
+}
+
+/// A message that is to be handled again.
+struct Again {
+    envelope: Envelope,
+    /// What the original is once this copy has landed.
+    settled: Settled,
+}
+
+/// A message that is to be set aside.
+struct Aside {
+    target: String,
+    cause: Cause,
+    error: String,
+    settled: Settled,
+}
+
+fn note_delay(original: &Received, delay: Duration) {
+    original.span.record("messaging.acemq.retry_delay_ms", millis(delay));
 }
 
 fn channel_gone() -> Error {

@@ -16,6 +16,7 @@ use crate::{
     idempotency::Claim,
     message::{Decoder, Message, Received},
     store::{OwnedTransaction, begun},
+    telemetry::on_behalf_of,
 };
 
 /// A handler of units of work, and what it takes to give it one.
@@ -62,16 +63,17 @@ where
 
     /// Decodes and runs the handler on a loan of the transaction.
     pub(super) async fn work(&self, received: Arc<Received>, lease: Lease<I::Database>) -> Outcome {
-        catching_panics(async {
+        let working = async {
             let payload = match decode(&*self.decoder, &received) {
                 Ok(payload) => payload,
                 Err(undecodable) => return undecodable,
             };
             let unit = lease.unit();
-            let work = Work::new(Message::new(payload, received), lease);
+            let work = Work::new(Message::new(payload, Arc::clone(&received)), lease);
             outcome(self.handler.handle(work).await, &unit)
-        })
-        .await
+        };
+        // Here too, since a lane of batches is a task of its own.
+        on_behalf_of(&received, catching_panics(working)).await
     }
 
     /// Handles a message in a transaction of its own.

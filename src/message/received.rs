@@ -25,6 +25,8 @@ pub(crate) struct Received {
     pub(crate) envelope: Envelope,
     pub(crate) properties: Properties,
     pub(crate) body: Bytes,
+    /// Of its handling.
+    pub(crate) span: tracing::Span,
 }
 
 impl<T> Message<T> {

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Result},
     message::{Envelope, HeaderValue, Headers, Properties},
     store::{check_short_text, headers_json},
+    telemetry::TraceContext,
 };
 
 /// The largest header table that one frame of a broker's default size carries.
@@ -198,8 +199,9 @@ impl OutboxRecord {
 
 /// The stored form.
 impl OutboxRecord {
-    /// Completes the envelope and writes it, with the application's headers, as JSON text that
-    /// keeps every value's type: what a store puts into its headers column.
+    /// Completes the envelope and writes it, with the application's headers and the trace context
+    /// of the work that runs now, as JSON text that keeps every value's type: what a store puts
+    /// into its headers column.
     ///
     /// # Errors
     ///
@@ -209,7 +211,8 @@ impl OutboxRecord {
         self.check_texts()?;
         self.envelope.check()?;
         let now_ms = Clock::System.now_ms();
-        let headers = self.envelope.clone().completed(&self.routing_key, now_ms, None).to_headers();
+        let envelope = TraceContext::stamp(self.envelope.clone());
+        let headers = envelope.completed(&self.routing_key, now_ms, None).to_headers();
         check_header_names(&headers)?;
         let size = headers.encoded_len();
         if size > MAX_HEADER_BYTES {

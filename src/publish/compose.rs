@@ -6,6 +6,7 @@ use crate::{
     connection::Core,
     error::Result,
     message::{Envelope, Properties},
+    telemetry::TraceContext,
     topology::check_length,
     transport::Outgoing,
 };
@@ -22,14 +23,18 @@ pub(crate) struct Draft {
     pub(crate) body: Bytes,
 }
 
-/// Completes the envelope and writes it into the headers (wire contract, sections 1 and 3).
+/// Completes the envelope and writes it into the headers (wire contract, sections 1 and 3), with
+/// the trace context of the work that runs now (section 18).
 ///
 /// Refuses reserved application headers.
 pub(crate) fn compose(core: &Core, draft: Draft) -> Result<Outgoing> {
     draft.envelope.check()?;
     check_length("id", draft.envelope.id())?;
-    let envelope =
-        draft.envelope.completed(&draft.routing_key, core.clock().now_ms(), Some(core.origin()));
+    let envelope = TraceContext::stamp(draft.envelope).completed(
+        &draft.routing_key,
+        core.clock().now_ms(),
+        Some(core.origin()),
+    );
     Ok(Outgoing {
         exchange: draft.exchange,
         routing_key: draft.routing_key,

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use serde::Serialize;
+use tracing::Instrument;
 
 use super::{BatchOutcome, Draft, compose};
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     connection::{AceMq, Core},
     error::{Error, Result},
     message::{Encoder, Envelope, JsonCodec, Properties},
+    telemetry::Sending,
     transport::Outgoing,
 };
 
@@ -152,10 +154,10 @@ impl<T: 'static> Publisher<T> {
     ///
     /// As [`send`](Self::send); also [`Error::InvalidOption`] for a reserved header.
     pub async fn send_with(&self, payload: &T, envelope: Envelope) -> Result<String> {
-        let id = envelope.id().to_owned();
-        let message = self.message(payload, envelope)?;
-        self.core.publish(message, self.confirm_timeout).await?;
-        Ok(id)
+        let sending = self.watch(&envelope);
+        // Composed within the span, which so becomes the cause that the message names.
+        let message = sending.span().in_scope(|| self.message(payload, envelope));
+        self.publish(sending, message).await
     }
 
     /// Publishes many payloads, pipelined, each with a fresh envelope.
@@ -166,14 +168,28 @@ impl<T: 'static> Publisher<T> {
         // Encoded one by one as places become free, so that a long input needs no memory.
         let sends = payloads.into_iter().map(|payload| {
             let envelope = Envelope::new();
-            let id = envelope.id().to_owned();
-            let message = self.message(payload, envelope);
-            async move {
-                self.core.publish(message?, self.confirm_timeout).await?;
-                Ok(id)
-            }
+            let sending = self.watch(&envelope);
+            let message = sending.span().in_scope(|| self.message(payload, envelope));
+            self.publish(sending, message)
         });
         BatchOutcome::new(stream::iter(sends).buffered(window).collect().await)
+    }
+
+    fn watch(&self, envelope: &Envelope) -> Sending<'_> {
+        Sending::start(&self.exchange, &self.routing_key, envelope, self.core.transport())
+    }
+
+    /// Publishes what could be composed, and returns its id.
+    async fn publish(&self, sending: Sending<'_>, message: Result<Outgoing>) -> Result<String> {
+        let publishing = async {
+            let message = message?;
+            let id = message.properties.message_id.clone().unwrap_or_default();
+            self.core.publish(message, self.confirm_timeout).await?;
+            Ok(id)
+        };
+        let result = publishing.instrument(sending.span().clone()).await;
+        sending.end(&result);
+        result
     }
 
     fn message(&self, payload: &T, envelope: Envelope) -> Result<Outgoing> {

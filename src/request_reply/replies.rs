@@ -167,6 +167,7 @@ impl Replies {
             envelope,
             properties,
             body,
+            span: tracing::Span::none(),
         }));
         settle
     }

@@ -42,6 +42,9 @@ pub(crate) trait Transport: fmt::Debug + Send + Sync + 'static {
 
     /// Where this transport dials, for error texts; never the password.
     fn endpoint(&self) -> String;
+
+    /// What kind of broker this is, for metrics.
+    fn name(&self) -> &'static str;
 }
 
 /// One live connection.

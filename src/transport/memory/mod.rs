@@ -100,4 +100,8 @@ impl Transport for MemoryTransport {
     fn endpoint(&self) -> String {
         format!("{}{}", reply::TRANSPORT, self.broker.name)
     }
+
+    fn name(&self) -> &'static str {
+        "memory"
+    }
 }

@@ -103,6 +103,10 @@ impl Transport for RabbitMqTransport {
     fn endpoint(&self) -> String {
         self.endpoint.clone()
     }
+
+    fn name(&self) -> &'static str {
+        "rabbitmq"
+    }
 }
 
 /// Prints the endpoint and leaves the credentials out.
