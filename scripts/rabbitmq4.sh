@@ -103,11 +103,14 @@ as_node() {
         RABBITMQ_NODE_PORT="$PORT" RABBITMQ_DIST_PORT="$CLUSTER_PORT" "$@"
 }
 
+# What the next versions will refuse is refused now, so that nothing here leans on it.
 configure() {
     local settings="$ROOT/etc/rabbitmq"
     mkdir -p -- "$settings"
     printf '%s\n' "management.tcp.ip = 127.0.0.1" "management.tcp.port = $MANAGEMENT_PORT" \
-        'disk_free_limit.absolute = 100MB' >"$settings/rabbitmq.conf"
+        'disk_free_limit.absolute = 100MB' \
+        'deprecated_features.permit.transient_nonexcl_queues = false' \
+        'deprecated_features.permit.global_qos = false' >"$settings/rabbitmq.conf"
     printf '[{kernel, [{inet_dist_use_interface, {127,0,0,1}}]}].\n' >"$settings/advanced.config"
     printf '[rabbitmq_management].\n' >"$settings/enabled_plugins"
     grep -q localhost "$ROOT/etc/hosts" 2>/dev/null || printf '127.0.0.1 localhost\n' >>"$ROOT/etc/hosts"
