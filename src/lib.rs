@@ -86,6 +86,15 @@ mod pages {
     struct Publishing;
     #[doc = include_str!("../docs/request-reply.md")]
     struct RequestReply;
+    #[cfg(feature = "rabbitmq")]
+    #[doc = include_str!("../docs/coming-from.md")]
+    struct ComingFrom;
+    #[doc = include_str!("../docs/getting-started.md")]
+    struct GettingStarted;
+    #[doc = include_str!("../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../docs/telemetry.md")]
+    struct Telemetry;
     #[doc = include_str!("../docs/retries-and-dead-letters.md")]
     struct RetriesAndDeadLetters;
 }

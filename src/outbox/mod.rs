@@ -44,9 +44,12 @@
 //! lost and never changes place with a record of a transaction that began after its commit. On
 //! SQLite writers do not overlap, so that it is always commit order.
 //!
-//! A claim looks at the first unfinished record of a key and at none behind it, so that a key whose
-//! first record is stuck may have a backlog of any length without slowing the others down. What it
-//! costs grows with the number of keys that are stuck or in flight.
+//! One relay at a time works on a key. It takes several records of a key at once if there are fewer
+//! keys than places in its batch (not on MySQL), publishes each after the one before it was
+//! confirmed, and stops at the first that fails. A claim looks at nothing behind the first
+//! unfinished record of a key that is stuck, so that its backlog may have any length without
+//! slowing the others down. What it costs grows with the number of keys that are stuck or in
+//! flight.
 //!
 //! A relay that was frozen beyond its lease may repeat a record that another relay has sent since;
 //! it carries the same message id.

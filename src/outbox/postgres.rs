@@ -245,14 +245,21 @@ impl OutboxStore for PostgresOutbox {
 
     async fn claim_batch(&self, batch: u32, lease: Duration) -> Result<ClaimedBatch> {
         let (token, limit) = (Uuid::new_v4(), batch_limit(batch));
-        let mut start = self.shared.turn.start();
-        loop {
-            let rows = self.claim(limit, token, lease, &start).await?;
-            if !self.shared.turn.after(&start, &rows, limit) {
-                return Ok(StoredRow::batch(token, rows));
+        let start = self.shared.turn.start();
+        let mut rows = self.claim(limit, token, lease, &start).await?;
+        let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
+        if self.shared.turn.after(&start, &rows, limit) {
+            match self.claim(left, token, lease, "").await {
+                Ok(more) => {
+                    self.shared.turn.after("", &more, left);
+                    rows.extend(more);
+                }
+                // The next claim will say so as well; these rows are leased already.
+                Err(error) if rows.is_empty() => return Err(error),
+                Err(_) => {}
             }
-            start.clear();
         }
+        Ok(StoredRow::batch(token, rows))
     }
 
     async fn mark_published(&self, token: Uuid, seqs: &[i64]) -> Result<u64> {

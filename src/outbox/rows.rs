@@ -107,8 +107,8 @@ pub(super) struct Shared {
 }
 
 /// Where the next claim starts among the ordering keys, so that all keys get their turn when more
-/// of them wait than fit into a batch. Only a hint: a claim that finds nothing from there on
-/// starts again at the first key.
+/// of them wait than fit into a batch. A claim that finds less than a batch from there on goes on
+/// at the first key.
 #[cfg(feature = "postgres")]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Turn(Arc<Mutex<String>>);
@@ -119,7 +119,7 @@ impl Turn {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes what a claim found; returns whether to start again at the first key.
+    /// Notes what a claim found; returns whether to go on at the first key.
     pub(super) fn after(&self, start: &str, found: &[StoredRow], limit: i64) -> bool {
         let full = i64::try_from(found.len()).is_ok_and(|n| n >= limit);
         let next = match found.iter().filter_map(|row| row.ordering_key.as_ref()).max() {
@@ -129,6 +129,6 @@ impl Turn {
             _ => String::new(),
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        found.is_empty() && !start.is_empty()
+        !full && !start.is_empty()
     }
 }

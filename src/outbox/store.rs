@@ -48,6 +48,10 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// Claimable is a record that is neither published nor retired, whose time has come, whose
     /// lease is empty or ended strictly before now, and which is the first unfinished one of its
     /// ordering key, if it has a key. Two claims at the same moment never return the same record.
+    ///
+    /// A claim may also take the next records of a key that it takes the first one of, up to the
+    /// first that is retired, leased or not yet due. A relay publishes them one after another, and
+    /// releases those behind one that it could not publish.
     fn claim_batch(
         &self,
         batch: u32,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::{Span, field::Empty};
 
 use crate::{
     clock::millis,
@@ -155,4 +156,24 @@ pub(super) struct Call<'a> {
     pub(super) routing_key: &'a str,
     pub(super) content_type: &'a str,
     pub(super) body: Bytes,
+}
+
+impl Call<'_> {
+    /// The span of the call, from its start to its end (wire contract, section 18).
+    pub(super) fn span(&self, id: &str) -> Span {
+        let &Self { exchange, routing_key, .. } = self;
+        let destination = if exchange.is_empty() { routing_key } else { exchange };
+        tracing::info_span!(
+            "request",
+            otel.name = %format_args!("{destination} request"),
+            otel.kind = "client",
+            otel.status_code = Empty,
+            messaging.system = "rabbitmq",
+            messaging.operation = "request",
+            messaging.destination.name = destination,
+            messaging.rabbitmq.destination.routing_key = routing_key,
+            messaging.message.id = id,
+            messaging.acemq.outcome = Empty,
+        )
+    }
 }

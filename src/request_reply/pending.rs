@@ -3,13 +3,20 @@
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tracing::Span;
 
 use super::{
     error::RequestError,
     stats::{RequesterCounters, RequesterStats},
 };
-use crate::message::Received;
+use crate::{
+    message::Received,
+    telemetry::metric::{REQUEST_DURATION, REQUEST_TOTAL},
+};
 
 /// The calls of one requester that wait for replies.
 ///
@@ -91,7 +98,13 @@ impl Pending {
 
     fn enter(self: &Arc<Self>, id: &str, incarnation: u64, caller: Caller) -> InFlight {
         self.calls.insert(id.to_owned(), Entry { incarnation, caller });
-        InFlight { pending: Arc::clone(self), id: id.to_owned(), end: Some(End::Cancelled) }
+        InFlight {
+            pending: Arc::clone(self),
+            id: id.to_owned(),
+            since: Instant::now(),
+            span: Span::none(),
+            end: Some(End::Cancelled),
+        }
     }
 
     /// Gives a reply to the call of exactly its correlation; counts it where there is none.
@@ -150,6 +163,8 @@ pub(super) enum End {
 pub(super) struct InFlight {
     pending: Arc<Pending>,
     id: String,
+    since: Instant,
+    span: Span,
     /// None where the call goes on under another entry.
     end: Option<End>,
 }
@@ -169,6 +184,12 @@ impl InFlight {
         error
     }
 
+    /// Sets the span that is told how the call ended.
+    pub(super) fn in_span(mut self, span: Span) -> Self {
+        self.span = span;
+        self
+    }
+
     /// Takes the entry out without ending the call.
     pub(super) fn withdraw(mut self) {
         self.end = None;
@@ -178,13 +199,20 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.pending.calls.remove(&self.id);
+        let Some(end) = self.end else { return };
         let counters = &self.pending.counters;
-        match self.end {
-            Some(End::Answered) => counters.answered.add(),
-            Some(End::TimedOut) => counters.timed_out.add(),
-            Some(End::Failed) => counters.failed.add(),
-            Some(End::Cancelled) => counters.cancelled.add(),
-            None => {}
+        let (counter, outcome) = match end {
+            End::Answered => (&counters.answered, "answered"),
+            End::TimedOut => (&counters.timed_out, "timed_out"),
+            End::Failed => (&counters.failed, "failed"),
+            End::Cancelled => (&counters.cancelled, "cancelled"),
+        };
+        counter.add();
+        self.span.record("messaging.acemq.outcome", outcome);
+        if matches!(end, End::TimedOut | End::Failed) {
+            self.span.record("otel.status_code", "ERROR");
         }
+        metrics::counter!(REQUEST_TOTAL, "outcome" => outcome).increment(1);
+        metrics::histogram!(REQUEST_DURATION, "outcome" => outcome).record(self.since.elapsed());
     }
 }

@@ -309,7 +309,12 @@ impl Requester {
                 continue;
             }
             let Address::At { queue, .. } = address else { continue };
-            let message = match compose(&self.shared.core, options.draft(call, &id, &queue)) {
+            let span = call.span(&id);
+            let draft = options.draft(call, &id, &queue);
+            // Composed within the span, which so becomes the cause that the request names.
+            let message = span.in_scope(|| compose(&self.shared.core, draft));
+            let in_flight = in_flight.in_span(span);
+            let message = match message {
                 Ok(message) => message,
                 Err(error) => return Err(in_flight.fail(RequestError::NotSent(error))),
             };

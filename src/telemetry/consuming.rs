@@ -10,9 +10,9 @@ use super::{
         CONSUME_ATTEMPTS, CONSUME_DURATION, CONSUME_IN_FLIGHT, CONSUME_TOTAL, DEAD_LETTERED_TOTAL,
         RETRIED_TOTAL, RUNG_MISSING, SET_ASIDE_FAILED,
     },
-    trace_context::scope,
+    trace_context::{caused_by, scope},
 };
-use crate::message::{Envelope, Headers, Received};
+use crate::message::{Envelope, Received};
 
 /// What became of a delivery in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,15 +78,6 @@ pub(crate) async fn on_behalf_of<F: Future>(received: &Received, work: F) -> F::
     scope(context, work).instrument(received.span.clone()).await
 }
 
-/// Makes a span the child of the one that a message names.
-#[cfg_attr(not(feature = "opentelemetry"), expect(unused_variables, reason = "tracing has none"))]
-fn caused_by(span: &Span, headers: &Headers) {
-    #[cfg(feature = "opentelemetry")]
-    if let Some(context) = TraceContext::of(headers) {
-        super::opentelemetry::set_parent(span, &context);
-    }
-}
-
 /// The metrics of one consumer.
 #[derive(Debug)]
 pub(crate) struct ConsumerMetrics {
@@ -144,6 +135,23 @@ impl Handling<'_> {
     }
 }
 
+impl Handling<'_> {
+    /// Adds the event of the family's name to the span.
+    fn tell(&self) {
+        let queue = self.metrics.queue.as_str();
+        match self.settled {
+            Settled::Retried | Settled::Deferred => {
+                tracing::debug!(parent: self.span, queue, "message.retried");
+            }
+            Settled::DeadLettered => {
+                tracing::debug!(parent: self.span, queue, "message.dead_lettered");
+            }
+            Settled::Parked => tracing::debug!(parent: self.span, queue, "message.parked"),
+            _ => {}
+        }
+    }
+}
+
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
         let outcome = self.settled.outcome();
@@ -154,6 +162,7 @@ impl Drop for Handling<'_> {
         self.metrics.in_flight.decrement(1);
         let queue = Label::new("queue", self.metrics.queue.clone());
         let outcome = Label::from_static_parts("outcome", outcome);
+        self.tell();
         match self.settled {
             Settled::Retried | Settled::Deferred => {
                 counter!(RETRIED_TOTAL, vec![queue.clone()]).increment(1);

@@ -4,7 +4,7 @@
 
 use metrics::Unit;
 
-/// Messages that the application published \[exchange, routing.key, message.type, transport,
+/// Messages that the application published, by itself or by a relay \[exchange, routing.key, message.type, transport,
 /// outcome: `confirmed`, `unroutable`, `refused`, `failed`\].
 ///
 /// Copies that the library publishes for a message (retry, dead letter, replay, hop) are not in
@@ -37,9 +37,10 @@ pub const RUNG_MISSING: &str = "acemq.retry.rung.missing";
 pub const REQUEST_TOTAL: &str = "acemq.request.total";
 /// From the start of a call to its end \[as [`REQUEST_TOTAL`]\].
 pub const REQUEST_DURATION: &str = "acemq.request.duration";
-/// Outbox records that a relay tried to publish \[outcome: `published`, `failed`\].
+/// Outbox records that a relay published, or that failed by themselves \[outcome: `published`,
+/// `failed`\]. A record that was given back because of an outage is not counted.
 pub const OUTBOX_TOTAL: &str = "acemq.outbox.total";
-/// The age of an outbox record when the broker has confirmed it \[outcome\].
+/// The age of an outbox record when its publish ended \[outcome\].
 pub const OUTBOX_LAG: &str = "acemq.outbox.lag";
 /// Runs of a pipeline that came to their end \[pipeline, step, outcome: `completed`,
 /// `ended_early`\].
@@ -63,7 +64,7 @@ const SECONDS: &[(&str, &str)] = &[
     (PUBLISH_DURATION, "From the call of a send to its confirm"),
     (CONSUME_DURATION, "From the arrival of a delivery to its settlement"),
     (REQUEST_DURATION, "From the start of a call to its end"),
-    (OUTBOX_LAG, "The age of an outbox record when the broker has confirmed it"),
+    (OUTBOX_LAG, "The age of an outbox record when its publish ended"),
     (PIPELINE_RUN_DURATION, "From the first publish of a run to its end"),
 ];
 

@@ -4,10 +4,13 @@ use metrics::{Label, counter, histogram};
 use tokio::time::Instant;
 use tracing::{Span, field::Empty};
 
-use super::metric::{PUBLISH_DURATION, PUBLISH_TOTAL};
+use super::{
+    metric::{PUBLISH_DURATION, PUBLISH_TOTAL},
+    trace_context::caused_by,
+};
 use crate::{
     error::{Error, Result},
-    message::Envelope,
+    message::{Envelope, Headers},
 };
 
 /// A publish under way. Dropped before its [`end`](Self::end) it counts nothing.
@@ -47,6 +50,12 @@ impl<'a> Sending<'a> {
             messaging.acemq.reason = Empty,
         );
         Self { exchange, routing_key, message_type, transport, span, since: Instant::now() }
+    }
+
+    /// Makes whoever stored the message the cause, in place of the task that publishes it.
+    pub(crate) fn caused_by(self, headers: &Headers) -> Self {
+        caused_by(&self.span, headers);
+        self
     }
 
     pub(crate) fn span(&self) -> &Span {

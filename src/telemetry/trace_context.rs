@@ -152,6 +152,15 @@ pub(crate) async fn scope<F: Future>(context: Option<TraceContext>, work: F) -> 
     CURRENT.scope(context, work).await
 }
 
+/// Makes a span the child of the one that a message names.
+#[cfg_attr(not(feature = "opentelemetry"), expect(unused_variables, reason = "tracing has none"))]
+pub(super) fn caused_by(span: &tracing::Span, headers: &Headers) {
+    #[cfg(feature = "opentelemetry")]
+    if let Some(context) = TraceContext::of(headers) {
+        super::opentelemetry::set_parent(span, &context);
+    }
+}
+
 /// The part of a `traceparent` that every version has, if it is valid.
 fn valid(text: &str) -> Option<&str> {
     let known = text.get(..LENGTH)?;

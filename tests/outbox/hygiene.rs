@@ -1,7 +1,8 @@
 //! A table that has seen many records: claims stay quick, and one cleaner at a time deletes.
 //!
 //! `ACEMQ_OUTBOX_ROWS` sets how many published rows the claims have behind them; the short form
-//! is 30,000. From a million on, a claim must take less than 5 ms.
+//! is 30,000. From a million on, a claim must take less than 5 ms: run that one alone, with
+//! `--release`, on a machine that does nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -47,19 +48,18 @@ async fn a_claim_stays_quick_however_many_rows_are_published() {
             let started = Instant::now();
             let batch = outbox.claim_batch(100, LEASE).await.unwrap();
             times.push(started.elapsed());
-            claimed = batch.records().len();
+            claimed = claimed.max(batch.records().len());
             let seqs: Vec<i64> = batch.records().iter().map(|record| record.seq()).collect();
             outbox.release(batch.token(), &seqs, Duration::ZERO).await.unwrap();
         }
         times.sort();
-        let (median, worst) = (times[25], times[49]);
-        println!(
-            "{} published rows: a claim of {claimed} takes {median:?}, at worst {worst:?}",
-            rows()
-        );
-        assert!(claimed >= 60, "those without a key and the first of each key");
-        // The short form runs beside other tests.
-        let limit = if rows() >= 1_000_000 { 5 } else { 100 };
+        let (best, median, worst) = (times[0], times[25], times[49]);
+        let of = format!("a claim of {claimed} before {} published rows", rows());
+        println!("{of}: best {best:?}, median {median:?}, worst {worst:?}");
+        assert_eq!(claimed, 100);
+        // The short form runs beside other tests, and a debug build takes longer to read the rows.
+        let is_long = rows() >= 1_000_000 && !cfg!(debug_assertions);
+        let limit = if is_long { 5 } else { 100 };
         assert!(median < Duration::from_millis(limit), "{median:?}");
     })
     .await;

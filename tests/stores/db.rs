@@ -15,6 +15,9 @@ pub trait Db: Clone + Send + Sync + 'static {
     /// Whether write transactions wait for each other from their start.
     const ONE_WRITER: bool;
 
+    /// Whether a claim takes several records of a key.
+    const RUNS: bool = true;
+
     type Tx: Send + 'static;
     type Outbox: OutboxStore<Transaction = Self::Tx> + Clone;
     type Idempotency: IdempotencyStore + Clone;

@@ -27,6 +27,7 @@ impl MySql {
 
 impl Db for MySql {
     const ONE_WRITER: bool = false;
+    const RUNS: bool = false;
 
     type Tx = Transaction<'static, sqlx::MySql>;
     type Outbox = MySqlOutbox;

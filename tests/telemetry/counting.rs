@@ -160,4 +160,58 @@ on_both_brokers! {
         assert_eq!(of(&values, metric::CONSUME_TOTAL), expected([("t rejected", 1.0)]));
         assert_eq!(of(&values, metric::CONSUME_IN_FLIGHT), expected([("", 0.0)]));
     }
+
+    async fn each_call_counts_once_by_its_end(fixture) {
+        let recorded = Recorded::start();
+        let queue = fixture.queue("asked").await;
+        let responder = fixture
+            .mq
+            .respond(queue.as_str(), |question: u32| async move {
+                if question == 0 { Err(std::io::Error::other("zero")) } else { Ok(question) }
+            })
+            .await
+            .unwrap();
+        let requester = fixture.mq.requester().await.unwrap();
+        let patience = Duration::from_secs(20);
+        let asked: u32 = requester.request("", &queue, &1_u32, patience).await.unwrap();
+        assert_eq!(asked, 1);
+        requester.request::<_, u32>("", &queue, &0_u32, patience).await.unwrap_err();
+        soon("the close", responder.close()).await;
+        let short = Duration::from_millis(20);
+        requester.request::<_, u32>("", &queue, &1_u32, short).await.unwrap_err();
+        drop(requester.start::<_, u32>("", &queue, &1_u32, patience).await.unwrap());
+
+        let ends = [("answered", 1.0), ("failed", 1.0), ("timed_out", 1.0), ("cancelled", 1.0)];
+        let values = recorded.values();
+        assert_eq!(of(&values, metric::REQUEST_TOTAL), expected(ends));
+        assert_eq!(of(&values, metric::REQUEST_DURATION), expected(ends));
+        requester.close().await;
+    }
+
+    async fn a_relay_counts_what_it_published_and_what_failed(fixture) {
+        use acemq::{OutboxRecord, OutboxRelay, SqliteOutbox};
+
+        let recorded = Recorded::start();
+        let queue = fixture.queue("relayed").await;
+        let pool = sqlx::sqlite::SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let outbox = SqliteOutbox::new(pool.clone());
+        outbox.migrate().await.unwrap();
+        let mut tx = pool.begin().await.unwrap();
+        for key in [queue.clone(), fixture.name("nowhere")] {
+            let record = OutboxRecord::json("", key, &1_u32).unwrap().message_type("t");
+            outbox.add(&mut tx, record).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        OutboxRelay::new(&fixture.mq, outbox).drain_once().await.unwrap();
+
+        let values = recorded.values();
+        let outcomes = expected([("published", 1.0), ("failed", 1.0)]);
+        assert_eq!(of(&values, metric::OUTBOX_TOTAL), outcomes);
+        assert_eq!(of(&values, metric::OUTBOX_LAG), outcomes);
+        assert_eq!(of(&values, metric::PUBLISH_TOTAL).len(), 2);
+    }
 }

@@ -1,7 +1,7 @@
 //! One pass: claim a batch, publish it, mark it.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet, VecDeque},
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError,
@@ -83,6 +83,26 @@ pub(super) struct Leased {
     waiting: Vec<Waiting>,
 }
 
+/// The records of one ordering key, or one without, to be published one after another.
+type Lane = VecDeque<(ClaimedRecord, Waiting)>;
+
+/// Given back because it was not tried.
+const UNTRIED: Outcome = Outcome::Release { reason: None, delay: Duration::ZERO };
+
+fn lanes(records: impl Iterator<Item = (ClaimedRecord, Waiting)>) -> Vec<Lane> {
+    let mut lanes: Vec<Lane> = Vec::new();
+    let mut of_keys: HashMap<String, usize> = HashMap::new();
+    for (record, waiting) in records {
+        let next = lanes.len();
+        let lane = record.record().get_ordering_key().map(str::to_owned);
+        match lane.map_or(next, |key| *of_keys.entry(key).or_insert(next)) {
+            lane if lane < next => lanes[lane].push_back((record, waiting)),
+            _ => lanes.push(VecDeque::from([(record, waiting)])),
+        }
+    }
+    lanes
+}
+
 /// What the publishes of one batch share.
 struct BatchState {
     token: Uuid,
@@ -149,10 +169,11 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
         let records = leased.batch.into_records();
         let mut report = RelayReport { claimed: count(records.len()), ..RelayReport::default() };
         let mut unmarked: Vec<i64> = records.iter().map(ClaimedRecord::seq).collect();
-        let mut publishes: FuturesUnordered<_> = records
+        let step = |next, rest| Arc::clone(&self).step(next, rest, Arc::clone(&state));
+        let lanes = lanes(records.into_iter().zip(leased.waiting));
+        let mut steps: FuturesUnordered<_> = lanes
             .into_iter()
-            .zip(leased.waiting)
-            .map(|(record, waiting)| Arc::clone(&self).attempt(record, waiting, Arc::clone(&state)))
+            .filter_map(|mut lane| lane.pop_front().map(|first| step(first, lane)))
             .collect();
         let mut outcomes = Outcomes::default();
         let mut flush = ticker(FLUSH_INTERVAL);
@@ -164,35 +185,51 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
                 _ = flush.tick(), if !outcomes.is_empty() => {
                     self.mark(&state, &mut outcomes, &mut unmarked, &mut report).await;
                 }
-                answer = publishes.next() => match answer {
-                    Some((seq, outcome)) => outcomes.add(seq, outcome),
-                    None => break,
-                },
+                done = steps.next() => {
+                    let Some((seq, outcome, mut rest)) = done else { break };
+                    let goes_on = outcome == Outcome::Published;
+                    outcomes.add(seq, outcome);
+                    match rest.pop_front() {
+                        Some(next) if goes_on => steps.push(step(next, rest)),
+                        // They may not overtake it; whoever claims it next takes them as well.
+                        Some(next) => [next].iter().chain(&rest).for_each(|(record, _)| {
+                            outcomes.add(record.seq(), UNTRIED);
+                        }),
+                        None => {}
+                    }
+                }
             }
         }
         self.mark(&state, &mut outcomes, &mut unmarked, &mut report).await;
         report
     }
 
-    /// Publishes one record, unless its lease may be over or it cannot be published at all.
-    async fn attempt(
+    /// Publishes one record of a lane and returns what became of it, with the rest of the lane.
+    async fn step(
         self: Arc<Self>,
-        record: ClaimedRecord,
-        _waiting: Waiting,
+        (record, _waiting): (ClaimedRecord, Waiting),
+        rest: Lane,
         state: Arc<BatchState>,
-    ) -> (i64, Outcome) {
+    ) -> (i64, Outcome, Lane) {
+        let since = Instant::now();
+        let outcome = self.attempt(&record, &state).await;
+        outcome.count(record.age() + since.elapsed());
+        (record.seq(), outcome, rest)
+    }
+
+    /// Publishes one record, unless its lease may be over or it cannot be published at all.
+    async fn attempt(&self, record: &ClaimedRecord, state: &BatchState) -> Outcome {
         // The semaphore is never closed; without a permit nothing would be lost but the limit.
         let _permit = self.permits.acquire().await;
-        let outcome = if let Some(reason) = record.damage() {
-            judge(&record, reason, &self.options)
+        if let Some(reason) = record.damage() {
+            judge(record, reason, &self.options)
         } else if record.attempts() >= self.options.max_attempts {
-            judge(&record, "its attempts were spent", &self.options)
+            judge(record, "its attempts were spent", &self.options)
         } else if state.outage.load(Ordering::Relaxed) || Instant::now() >= state.ends() {
-            Outcome::Release { reason: None, delay: Duration::ZERO }
+            UNTRIED
         } else {
-            self.publish_one(&record, &state).await
-        };
-        (record.seq(), outcome)
+            self.publish_one(record, state).await
+        }
     }
 
     async fn publish_one(&self, record: &ClaimedRecord, state: &BatchState) -> Outcome {
@@ -214,10 +251,12 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
         }
     }
 
+    /// A relay that finds some of its records taken over stops with all of them: it could no longer
+    /// tell whether another one is at work on an earlier record of a key.
     async fn renew(&self, state: &BatchState, seqs: &[i64], report: &mut RelayReport) {
         let ends = Instant::now() + self.options.lease;
         match in_time(self.store.renew(state.token, seqs, self.options.lease)).await {
-            Ok(renewed) if renewed > 0 => state.set_ends(ends),
+            Ok(renewed) if renewed == count(seqs.len()) => state.set_ends(ends),
             Ok(_) => state.set_ends(Instant::now()),
             Err(error) => report.last_error = Some(with_causes(&error)),
         }

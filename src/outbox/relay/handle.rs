@@ -1,5 +1,7 @@
 //! The connection handle as a relay's target.
 
+use tracing::Instrument;
+
 use super::OutboxTarget;
 use crate::{
     connection::AceMq,
@@ -7,6 +9,7 @@ use crate::{
     message::Properties,
     outbox::OutboxRecord,
     publish::{Draft, compose},
+    telemetry::Sending,
 };
 
 /// Publishes a record to its exchange: confirmed, mandatory and persistent, whatever the
@@ -14,21 +17,25 @@ use crate::{
 impl OutboxTarget for AceMq {
     async fn publish(&self, record: &OutboxRecord) -> Result<()> {
         let core = self.core();
-        let message = compose(
-            core,
-            Draft {
-                exchange: record.exchange().to_owned(),
-                routing_key: record.routing_key().to_owned(),
-                mandatory: true,
-                envelope: record.get_envelope().clone(),
-                properties: Properties {
-                    content_type: Some(record.content_type().to_owned()),
-                    persistent: true,
-                    ..Properties::default()
-                },
-                body: record.payload().clone(),
+        let (exchange, routing_key) = (record.exchange(), record.routing_key());
+        let envelope = record.get_envelope();
+        let sending = Sending::start(exchange, routing_key, envelope, core.transport())
+            .caused_by(envelope.headers());
+        let draft = Draft {
+            exchange: exchange.to_owned(),
+            routing_key: routing_key.to_owned(),
+            mandatory: true,
+            envelope: envelope.clone(),
+            properties: Properties {
+                content_type: Some(record.content_type().to_owned()),
+                persistent: true,
+                ..Properties::default()
             },
-        )?;
-        core.publish_on_behalf(message).await
+            body: record.payload().clone(),
+        };
+        let publishing = async { core.publish_on_behalf(compose(core, draft)?).await };
+        let result = publishing.instrument(sending.span().clone()).await;
+        sending.end(&result);
+        result
     }
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::options::RelayOptions;
-use crate::outbox::{ClaimedRecord, FailedPublish};
+use crate::{
+    outbox::{ClaimedRecord, FailedPublish},
+    telemetry::metric::{OUTBOX_LAG, OUTBOX_TOTAL},
+};
 
 /// What is to be written down about one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,19 @@ pub(super) enum Outcome {
         reason: Option<String>,
         delay: Duration,
     },
+}
+
+impl Outcome {
+    /// Counts the outcome of a record that was added this long ago.
+    pub(super) fn count(&self, age: Duration) {
+        let outcome = match self {
+            Self::Published => "published",
+            Self::Failed(_) => "failed",
+            Self::Release { .. } => return,
+        };
+        metrics::counter!(OUTBOX_TOTAL, "outcome" => outcome).increment(1);
+        metrics::histogram!(OUTBOX_LAG, "outcome" => outcome).record(age);
+    }
 }
 
 /// Decides about a record that failed by itself: an attempt spent, and retired after the last.

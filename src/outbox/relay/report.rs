@@ -47,7 +47,8 @@ impl RelayReport {
         self.retired
     }
 
-    /// Returns how many were given back with no attempt spent, because of an outage.
+    /// Returns how many were given back with no attempt spent: because of an outage, or because an
+    /// earlier record of their ordering key failed.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released

@@ -27,9 +27,12 @@ ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
     // again, or a mark, and they are published again with the same id.
     //
     // Steps from key to key in the index of ordering keys and stops when the batch is full, so that
-    // a key with a long backlog costs one step. A row that another claim took after this
-    // statement's snapshot is locked, or fails the conditions when they are checked again on its
-    // newest version.
+    // a key with a long backlog costs one step. Where fewer keys than places are found, each gets
+    // its share of the next rows of its key, up to the first that may not go out.
+    //
+    // A row that another claim took after this statement's snapshot is locked, or fails the
+    // conditions when they are checked again on its newest version; `nth = place` then ends the
+    // run, so that none has a gap. `due` never falls within a run, so that a limit cuts its tail.
     claim: "
 WITH RECURSIVE lazily AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -43,16 +46,31 @@ WITH RECURSIVE lazily AS MATERIALIZED (
         SELECT e.ordering_key, e.seq FROM {outbox} e
         WHERE e.ordering_key > k.ordering_key AND e.published_at IS NULL {unless_skipped}
         ORDER BY e.ordering_key, e.seq LIMIT 1) n
-), keyed AS MATERIALIZED (
-    SELECT o.seq, o.available_at
+), heads AS MATERIALIZED (
+    SELECT o.seq, o.ordering_key, o.available_at AS due
     FROM keys k JOIN {outbox} o ON o.seq = k.seq
     WHERE o.published_at IS NULL AND o.retired_at IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
     LIMIT $1
     FOR UPDATE OF o SKIP LOCKED
+), followers AS MATERIALIZED (
+    SELECT o.seq, h.seq AS head, greatest(h.due, n.due) AS due, n.place
+    FROM heads h CROSS JOIN LATERAL (
+        SELECT r.seq, row_number() OVER w AS place, max(r.available_at) OVER w AS due
+        FROM (SELECT e.seq, e.available_at FROM {outbox} e
+              WHERE e.ordering_key = h.ordering_key AND e.seq > h.seq
+                AND e.published_at IS NULL {unless_skipped}
+              ORDER BY e.ordering_key, e.seq
+              LIMIT (SELECT $1 / greatest(count(*), 1) - 1 FROM heads)) r
+        WINDOW w AS (ORDER BY r.seq)) n
+    JOIN {outbox} o ON o.seq = n.seq
+    WHERE o.published_at IS NULL AND o.retired_at IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
+    FOR UPDATE OF o SKIP LOCKED
 ), free AS MATERIALIZED (
-    SELECT o.seq, o.available_at FROM {outbox} o
+    SELECT o.seq, o.available_at AS due FROM {outbox} o
     WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.ordering_key IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
@@ -60,8 +78,16 @@ WITH RECURSIVE lazily AS MATERIALIZED (
     LIMIT $1
     FOR UPDATE OF o SKIP LOCKED
 ), picked AS MATERIALIZED (
-    SELECT seq FROM (SELECT * FROM keyed UNION ALL SELECT * FROM free) c
-    ORDER BY available_at, seq
+    SELECT seq FROM (
+        SELECT seq, due FROM heads
+        UNION ALL
+        SELECT seq, due FROM (
+            SELECT f.*, row_number() OVER (PARTITION BY f.head ORDER BY f.seq) AS nth
+            FROM followers f) f
+        WHERE nth = place
+        UNION ALL
+        SELECT seq, due FROM free) c
+    ORDER BY due, seq
     LIMIT $1
 )
 UPDATE {outbox} o

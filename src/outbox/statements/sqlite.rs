@@ -15,7 +15,9 @@ INSERT INTO {outbox} (id, exchange, routing_key, content_type, payload, headers,
                       unique_key, available_at, created_at) ",
 
     // One statement, which takes the write lock before it reads. It steps from key to key in the
-    // index of ordering keys, so that a key with a long backlog costs one step.
+    // index of ordering keys, so that a key with a long backlog costs one step; where fewer keys
+    // than places are found, each gets its share of the next rows of its key, up to the first that
+    // may not go out. `due` never falls within a run, so that a limit cuts its tail.
     claim: "
 WITH RECURSIVE keys (ordering_key) AS (
     SELECT min(e.ordering_key) FROM {outbox} e
@@ -24,8 +26,8 @@ WITH RECURSIVE keys (ordering_key) AS (
     SELECT (SELECT min(e.ordering_key) FROM {outbox} e
             WHERE e.ordering_key > k.ordering_key AND e.published_at IS NULL {unless_skipped})
     FROM keys k WHERE k.ordering_key IS NOT NULL
-), keyed AS (
-    SELECT o.seq, o.available_at
+), heads AS MATERIALIZED (
+    SELECT o.seq, k.ordering_key, o.available_at AS due
     FROM keys k CROSS JOIN {outbox} o
     WHERE o.seq = (
           SELECT e.seq FROM {outbox} e
@@ -34,8 +36,21 @@ WITH RECURSIVE keys (ordering_key) AS (
       AND o.published_at IS NULL AND o.retired_at IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
+), runs (ordering_key, seq, due, places) AS (
+    SELECT ordering_key, seq, due, ?1 / (SELECT count(*) FROM heads) - 1 FROM heads
+    UNION ALL
+    SELECT r.ordering_key, o.seq, max(r.due, o.available_at), r.places - 1
+    FROM runs r CROSS JOIN {outbox} o
+    WHERE r.places > 0 AND o.seq = (
+          SELECT e.seq FROM {outbox} e
+          WHERE e.ordering_key = r.ordering_key AND e.seq > r.seq
+            AND e.published_at IS NULL {unless_skipped}
+          ORDER BY e.seq LIMIT 1)
+      AND o.published_at IS NULL AND o.retired_at IS NULL
+      AND o.available_at <= {now}
+      AND (o.lease_until IS NULL OR o.lease_until < {now})
 ), free AS (
-    SELECT o.seq, o.available_at FROM {outbox} o
+    SELECT o.seq, o.available_at AS due FROM {outbox} o
     WHERE o.published_at IS NULL AND o.retired_at IS NULL AND o.ordering_key IS NULL
       AND o.available_at <= {now}
       AND (o.lease_until IS NULL OR o.lease_until < {now})
@@ -44,8 +59,8 @@ WITH RECURSIVE keys (ordering_key) AS (
 )
 UPDATE {outbox} SET lease_token = ?2, lease_until = {now} + ?3
 WHERE seq IN (
-    SELECT seq FROM (SELECT * FROM keyed UNION ALL SELECT * FROM free)
-    ORDER BY available_at, seq
+    SELECT seq FROM (SELECT seq, due FROM runs UNION ALL SELECT seq, due FROM free)
+    ORDER BY due, seq
     LIMIT ?1)
 RETURNING seq, id, exchange, routing_key, content_type, payload, headers,
           ordering_key, unique_key, attempts, {now} - created_at AS age_ms",
