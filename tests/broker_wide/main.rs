@@ -7,6 +7,7 @@
 mod support;
 
 mod acknowledgement_timeout;
+mod calls;
 mod memory_alarm;
 mod restart;
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The application is started again if the test fails in between.
-async fn stop() -> Restore {
+pub async fn stop() -> Restore {
     let start = Restore::by(&["start_app"]);
     rabbitmqctl(&["stop_app"]).await;
     start

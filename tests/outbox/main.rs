@@ -9,6 +9,7 @@ mod hygiene;
 mod kills;
 mod ledger;
 mod listen;
+mod moved;
 mod outages;
 mod refusals;
 mod transactions;

@@ -2,7 +2,7 @@
 //!
 //! `ACEMQ_OUTAGE_SECONDS` sets how long the broker is away; the short form is 3.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use acemq::{AceMq, OutboxRecord, OutboxRelay, OutboxStore, RunningRelay};
 
@@ -175,6 +175,37 @@ async fn cut_and_refused_database_connections_lose_nothing_and_keep_the_order() 
         all_marked(&world).await;
         assert!(relay.is_running());
         assert_eq!(relay.failed(), 0);
+        nothing_lost(&fx, &queue, &ledger, &committed).await;
+        relay.close().await;
+    })
+    .await;
+}
+
+/// Field case B09: a database that is away is asked again and again, with growing pauses, and not
+/// hammered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_away_is_not_hammered_and_is_found_again() {
+    run(Broker::Memory, |fx, world: Pg| async move {
+        let queue = fx.queue("orders").await;
+        let ledger = Ledger::of(&fx.mq, &queue).await;
+        let (cut_off, proxy) = world.through_proxy().await;
+        let relay = started(&fx.mq, &cut_off);
+        let (committed, all) = records(&queue, 0..10);
+        world.add(all).await;
+        all_marked(&world).await;
+
+        proxy.refuse();
+        eventually("the loss to be noticed", async || relay.last_error().is_some()).await;
+        let (since, before) = (Instant::now(), proxy.attempts());
+        eventually("four more attempts", async || proxy.attempts() >= before + 4).await;
+        // Pauses from 200 ms on that double, each shortened by half at most. Hammering would take
+        // milliseconds.
+        assert!(since.elapsed() > Duration::from_millis(300), "{:?}", since.elapsed());
+        let (texts, more) = records(&queue, 10..20);
+        world.add(more).await;
+        proxy.forward();
+        let committed = [committed, texts].concat();
+        all_marked(&world).await;
         nothing_lost(&fx, &queue, &ledger, &committed).await;
         relay.close().await;
     })

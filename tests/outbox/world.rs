@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use acemq::{OutboxRecord, OutboxStore, PostgresOutbox, SqliteOutbox};
 use sqlx::{
     AssertSqlSafe, PgPool, SqlitePool, Transaction,
-    postgres::PgPoolOptions,
+    postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
 
@@ -40,6 +40,10 @@ pub trait World: Clone + Send + Sync + 'static {
     /// Reads one column as text.
     fn texts(&self, sql: &str) -> impl Future<Output = Vec<String>> + Send;
 
+    /// Takes over every row of another world of this kind, as a dump and restore does: with its
+    /// sequence numbers, and with a sequence that goes on after them.
+    fn restore_from(&self, other: &Self) -> impl Future<Output = ()> + Send;
+
     /// Adds records and commits.
     fn add(&self, records: Vec<OutboxRecord>) -> impl Future<Output = ()> + Send {
         async {
@@ -68,6 +72,14 @@ pub struct Lite {
 }
 
 impl Pg {
+    /// The same tables, with functions looked up along this path.
+    pub async fn with_search_path(&self, path: &str) -> Self {
+        let options: PgConnectOptions = postgres_url().parse().unwrap();
+        let pool = PgPoolOptions::new().max_connections(6);
+        let pool = pool.connect_with(options.options([("search_path", path)])).await.unwrap();
+        Self { pool, name: self.name.clone() }
+    }
+
     /// The same tables through a proxy that may cut the connections.
     pub async fn through_proxy(&self) -> (Self, Proxy) {
         let url = url::Url::parse(&postgres_url()).unwrap();
@@ -121,9 +133,27 @@ fn file(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("acemq-test-{name}.db"))
 }
 
+fn restore_postgres(from: &Pg) -> String {
+    let from = &from.name;
+    format!(
+        "INSERT INTO {{outbox}} OVERRIDING SYSTEM VALUE SELECT * FROM {from}outbox;
+         SELECT setval(pg_get_serial_sequence('{{outbox}}', 'seq'), max(seq)) FROM {{outbox}}"
+    )
+}
+
+fn restore_sqlite(from: &Lite) -> String {
+    let (file, from) = (file(&from.name).display().to_string(), &from.name);
+    format!(
+        "ATTACH DATABASE '{file}' AS dump;
+         INSERT INTO {{outbox}} SELECT * FROM dump.{from}outbox;
+         DETACH DATABASE dump"
+    )
+}
+
 /// The methods that read the same for both, in their two types.
 macro_rules! world {
-    ($world:ident, $name:literal, $database:ty, $outbox:ident, $open:ident, $begin:ident) => {
+    ($world:ident, $name:literal, $database:ty, $outbox:ident, $open:ident, $begin:ident,
+     $restore:ident) => {
         impl World for $world {
             const NAME: &'static str = $name;
             type Tx = Transaction<'static, $database>;
@@ -175,6 +205,10 @@ macro_rules! world {
                 sqlx::raw_sql(sql).execute(&self.pool).await.unwrap();
             }
 
+            async fn restore_from(&self, other: &Self) {
+                self.execute(&$restore(other)).await;
+            }
+
             async fn number(&self, sql: &str) -> i64 {
                 let sql = AssertSqlSafe(sql.replace("{outbox}", &format!("{}outbox", self.name)));
                 sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
@@ -188,8 +222,16 @@ macro_rules! world {
     };
 }
 
-world!(Pg, "postgres", sqlx::Postgres, PostgresOutbox, open_postgres, begin_postgres);
-world!(Lite, "sqlite", sqlx::Sqlite, SqliteOutbox, open_sqlite, begin_sqlite);
+world!(
+    Pg,
+    "postgres",
+    sqlx::Postgres,
+    PostgresOutbox,
+    open_postgres,
+    begin_postgres,
+    restore_postgres
+);
+world!(Lite, "sqlite", sqlx::Sqlite, SqliteOutbox, open_sqlite, begin_sqlite, restore_sqlite);
 
 /// Runs a case with a database and a broker of its own, and cleans up if it passes.
 pub async fn run<W: World, F: Future<Output = ()>>(

@@ -37,6 +37,7 @@ macro_rules! on_both_brokers {
 mod asking;
 mod failing;
 mod hostile;
+mod killed;
 mod losing;
 mod storm;
 
