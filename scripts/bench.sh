@@ -89,7 +89,7 @@ if [[ "${benches[0]}" != none ]]; then
 fi
 
 {
-    printf 'machine=%s\n' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 × /' | head -n 1), $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo), $(uname -sr)"
+    printf 'machine=%s\n' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 × /' | head -n 1), $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo), $(uname -s)"
     printf 'rust=%s\n' "$(rustc --version | cut -d' ' -f2)"
     printf 'crate=%s\n' "$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)"
     printf 'lapin=%s\n' "$(awk '/^name = "lapin"/ { getline; gsub(/"/, "", $3); print $3 }' Cargo.lock)"
