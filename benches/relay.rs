@@ -2,8 +2,8 @@
 //! pipelined lapin that publishes the same messages without a table.
 //!
 //! `cargo bench --bench relay`; settings: `ACEMQ_BENCH_MESSAGES` (rows of a round),
-//! `ACEMQ_BENCH_ROUNDS`, `ACEMQ_BENCH_FORMS` (default `postgres,ordered,few,sqlite,mysql`),
-//! `DATABASE_URL`, `MYSQL_URL`.
+//! `ACEMQ_BENCH_ROUNDS`, `ACEMQ_BENCH_FORMS` (default `postgres,ordered,few,sqlite,mysql`;
+//! `backlog` measures a claim before 10, 1,000 and 1,000,000 waiting rows), `DATABASE_URL`, `MYSQL_URL`.
 
 mod support;
 
@@ -37,6 +37,7 @@ async fn main() {
             "postgres" => Some(postgres(&mq, &channel, "relay", None).await),
             "ordered" => Some(postgres(&mq, &channel, "relay_ordered", Some(1000)).await),
             "few" => Some(postgres(&mq, &channel, "relay_few_keys", Some(20)).await),
+            "backlog" => Some(backlog().await),
             "sqlite" => Some(sqlite(&mq, &channel).await),
             #[cfg(feature = "mysql")]
             "mysql" => Some(mysql(&mq, &channel).await),
@@ -72,6 +73,44 @@ async fn postgres(
     let line = rounds(mq, channel, name, keys, &outbox, fill).await;
     empty().await;
     line
+}
+
+/// What a claim of a hundred rows costs before ever more waiting ones, half of them with keys.
+async fn backlog() -> String {
+    let url = std::env::var("DATABASE_URL")
+        .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/test".into());
+    let pool: PgPool = PgPoolOptions::new().max_connections(2).connect(&url).await.unwrap();
+    let outbox = PostgresOutbox::new(pool.clone()).table_prefix(PREFIX).unwrap();
+    outbox.migrate().await.unwrap();
+    let mut medians = Vec::new();
+    for waiting in [10, 1000, 1_000_000] {
+        sqlx::raw_sql("TRUNCATE acemq_bench_relay_outbox").execute(&pool).await.unwrap();
+        sqlx::query(
+            "INSERT INTO acemq_bench_relay_outbox
+                 (id, exchange, routing_key, payload, content_type, headers, ordering_key)
+             SELECT gen_random_uuid(), '', 'k', decode(repeat('78', 256), 'hex'), 't', '{}',
+                    CASE WHEN i % 2 = 0 THEN 'key' || i % 1000 END
+             FROM generate_series(1, $1) i",
+        )
+        .bind(waiting)
+        .execute(&pool)
+        .await
+        .unwrap();
+        sqlx::raw_sql("ANALYZE acemq_bench_relay_outbox").execute(&pool).await.unwrap();
+        let mut times = Vec::new();
+        for _ in 0..50 {
+            let started = Instant::now();
+            let batch = outbox.claim_batch(100, Duration::from_secs(60)).await.unwrap();
+            times.push(started.elapsed());
+            let seqs: Vec<i64> = batch.records().iter().map(|record| record.seq()).collect();
+            outbox.release(batch.token(), &seqs, Duration::ZERO).await.unwrap();
+        }
+        times.sort();
+        println!("a claim of 100 before {waiting} waiting rows: median {:?}", times[25]);
+        medians.push(times[25].as_secs_f64());
+    }
+    sqlx::raw_sql("TRUNCATE acemq_bench_relay_outbox").execute(&pool).await.unwrap();
+    format!("relay_backlog ratio={:.2}", medians[1] / medians[2])
 }
 
 async fn sqlite(mq: &AceMq, channel: &Channel) -> String {

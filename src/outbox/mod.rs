@@ -68,6 +68,7 @@
 //! what a writer may wait (sqlx's default is 5 s), prefer the write-ahead log, and begin
 //! transactions that read before they write with `SqliteOutbox::begin`.
 
+mod claimed;
 mod record;
 mod relay;
 mod store;
@@ -90,11 +91,12 @@ mod tests;
 #[cfg(feature = "postgres")]
 mod wake_up;
 
+pub use claimed::{ClaimedRecord, RetiredRecord};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlOutbox;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresOutbox;
-pub use record::{ClaimedRecord, OutboxRecord, RetiredRecord};
+pub use record::OutboxRecord;
 pub use relay::{OutboxRelay, OutboxTarget, RelayReport, RetryDelay, RunningRelay};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteOutbox;

@@ -1,18 +1,18 @@
 //! One pass: claim a batch, publish it, mark it.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashSet,
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::Semaphore,
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::{
     OutboxTarget, RelayReport,
+    lanes::{Lane, Unanswered, Waiting, lanes},
     options::RelayOptions,
     outcome::{Outcome, Outcomes, judge},
 };
@@ -49,31 +50,6 @@ pub(super) struct Engine<T, S> {
     unanswered: Arc<Unanswered>,
 }
 
-/// Claimed records without a broker's answer.
-#[derive(Default)]
-struct Unanswered {
-    count: AtomicUsize,
-    /// Signalled with every answer.
-    answered: Notify,
-}
-
-/// One record that waits for its answer; counted until it is dropped, whatever the reason.
-struct Waiting(Arc<Unanswered>);
-
-impl Waiting {
-    fn new(unanswered: &Arc<Unanswered>) -> Self {
-        unanswered.count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(unanswered))
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
-        self.0.answered.notify_one();
-    }
-}
-
 /// A claim of a relay and the local time at which its lease ends, at the latest.
 ///
 /// The time is taken before the claim is sent, so that it is never after the database's.
@@ -83,25 +59,8 @@ pub(super) struct Leased {
     waiting: Vec<Waiting>,
 }
 
-/// The records of one ordering key, or one without, to be published one after another.
-type Lane = VecDeque<(ClaimedRecord, Waiting)>;
-
 /// Given back because it was not tried.
 const UNTRIED: Outcome = Outcome::Release { reason: None, delay: Duration::ZERO };
-
-fn lanes(records: impl Iterator<Item = (ClaimedRecord, Waiting)>) -> Vec<Lane> {
-    let mut lanes: Vec<Lane> = Vec::new();
-    let mut of_keys: HashMap<String, usize> = HashMap::new();
-    for (record, waiting) in records {
-        let next = lanes.len();
-        let lane = record.record().get_ordering_key().map(str::to_owned);
-        match lane.map_or(next, |key| *of_keys.entry(key).or_insert(next)) {
-            lane if lane < next => lanes[lane].push_back((record, waiting)),
-            _ => lanes.push(VecDeque::from([(record, waiting)])),
-        }
-    }
-    lanes
-}
 
 /// What the publishes of one batch share.
 struct BatchState {
@@ -151,12 +110,12 @@ impl<T: OutboxTarget, S: OutboxStore> Engine<T, S> {
     pub(super) fn has_room(&self) -> bool {
         let batch = usize::try_from(self.options.batch_size).unwrap_or(usize::MAX);
         let limit = self.options.concurrency.max(batch);
-        self.unanswered.count.load(Ordering::Relaxed) < limit
+        self.unanswered.count() < limit
     }
 
     /// Waits for the next answer of the broker.
     pub(super) async fn answered(&self) {
-        self.unanswered.answered.notified().await;
+        self.unanswered.answered().await;
     }
 
     /// Publishes a batch and marks it: in one statement, or in several if some records are slow.

@@ -2,6 +2,7 @@
 
 mod engine;
 mod handle;
+mod lanes;
 mod options;
 mod outcome;
 mod report;
