@@ -92,6 +92,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/scheduler.md")]
+    struct Scheduler;
     #[doc = include_str!("../docs/testing.md")]
     struct Testing;
     #[doc = include_str!("../docs/telemetry.md")]
@@ -112,6 +114,7 @@ pub mod message;
 pub mod outbox;
 mod publish;
 pub mod request_reply;
+pub mod scheduler;
 mod store;
 pub mod telemetry;
 pub mod testing;
@@ -149,5 +152,6 @@ pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
     ResponderError,
 };
+pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
 pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};

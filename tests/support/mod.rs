@@ -86,6 +86,11 @@ impl Fixture {
         queue
     }
 
+    /// Has a queue deleted in the end that somebody else declares.
+    pub fn owns(&self, queue: String) {
+        self.queues.lock().unwrap().push(queue);
+    }
+
     /// A declared queue of the default kind.
     pub async fn queue(&self, name: &str) -> String {
         let queue = self.name(name);
