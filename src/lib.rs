@@ -92,6 +92,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/saga.md")]
+    struct Saga;
     #[doc = include_str!("../docs/scheduler.md")]
     struct Scheduler;
     #[doc = include_str!("../docs/testing.md")]
@@ -114,6 +116,7 @@ pub mod message;
 pub mod outbox;
 mod publish;
 pub mod request_reply;
+pub mod saga;
 pub mod scheduler;
 mod store;
 pub mod telemetry;
@@ -151,6 +154,9 @@ pub use publish::{BatchOutcome, Publisher};
 pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
     ResponderError,
+};
+pub use saga::{
+    ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError, Unresolved,
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
