@@ -62,6 +62,7 @@
 //! The crate logs through `tracing`: each loss and return of a connection once, each message that
 //! is set aside, each copy that did not land. lapin logs returned messages with their bodies at
 //! warn level and closed channels at error level; filter the target `lapin` if bodies are private.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![warn(missing_debug_implementations, unreachable_pub, clippy::pedantic)]

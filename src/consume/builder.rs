@@ -1,6 +1,6 @@
 //! The options of a consumer, and its start.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
@@ -206,6 +206,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let (state, current) = watch::channel(ConsumerState::Running);
         let mut process = process(&stop);
         if let Some(store) = self.store {
+            self.policy.warn_of_short_memory(&queue, store.retention());
             let (purged, stopped) = (Arc::clone(&store), stop.clone());
             core.tasks().spawn(async move {
                 purge_until(stopped, |limit| purged.purge(limit)).await;
@@ -287,6 +288,10 @@ impl<T> ConsumerBuilder<T> {
 
     pub(crate) fn has_store(&self) -> bool {
         self.store.is_some()
+    }
+
+    pub(crate) fn warn_of_short_memory(&self, retention: Option<Duration>) {
+        self.policy.warn_of_short_memory(&self.queue, retention);
     }
 
     pub(crate) fn tasks(&self) -> tokio_util::task::TaskTracker {
