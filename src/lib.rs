@@ -149,4 +149,6 @@ pub use request_reply::{
     ResponderError,
 };
 pub use telemetry::TraceContext;
-pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};
+pub use topology::{
+    Binding, Exchange, ExchangeKind, HeaderMatch, Overflow, Queue, QueueKind, Topology,
+};

@@ -12,6 +12,8 @@ use crate::message::{HeaderValue, Headers};
 pub(super) enum Reason {
     Rejected,
     Expired,
+    /// Its queue is full.
+    MaxLength,
     DeliveryLimit,
 }
 
@@ -20,6 +22,7 @@ impl Reason {
         match self {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
+            Self::MaxLength => "maxlen",
             Self::DeliveryLimit => "delivery_limit",
         }
     }
@@ -57,10 +60,15 @@ impl State {
     /// It is routed at the end of the current operation, so that queues that dead-letter into each
     /// other are worked off one by one.
     pub(super) fn bury(&mut self, name: &str, message: Stored, reason: Reason) {
+        self.dead_letter(name, message.message, reason);
+    }
+
+    /// Sends a message to the dead-letter exchange of a queue, if the queue has one.
+    pub(super) fn dead_letter(&mut self, name: &str, message: Message, reason: Reason) {
         let target = self.queues.get(name).and_then(|queue| queue.settings.dead_letter.clone());
         if let Some(target) = target {
             let queue = name.to_owned();
-            self.dead.push_back(DeadLetter { queue, target, message: message.message, reason });
+            self.dead.push_back(DeadLetter { queue, target, message, reason });
         }
     }
 
@@ -68,9 +76,7 @@ impl State {
     pub(super) fn route_dead_letters(&mut self) {
         while let Some(DeadLetter { queue, target, mut message, reason }) = self.dead.pop_front() {
             stamp(&mut message, &queue, &target, reason, self.epoch_seconds);
-            let Ok(mut queues) = self.route(&message.exchange, &message.routing_keys) else {
-                continue;
-            };
+            let mut queues = self.route(&message);
             if reason != Reason::Rejected {
                 queues.retain(|queue| !is_cycle(queue, &message.properties.headers));
             }

@@ -134,7 +134,10 @@ impl State {
         for name in transient.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.remove_queue(&name);
         }
-        self.exchanges.retain(|_, exchange| exchange.durable);
+        let transient = self.exchanges.iter().filter(|(_, exchange)| !exchange.durable);
+        for name in transient.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.remove_exchange(&name);
+        }
         let now = self.now;
         for name in self.queues.keys().cloned().collect::<Vec<_>>() {
             if let Some(queue) = self.queues.get_mut(&name) {
