@@ -129,12 +129,36 @@ impl Consumers {
         })
     }
 
+    /// Lets a consumer have one more at a time, for good.
+    ///
+    /// RabbitMQ 3.10 gives the room of a message that dies of its delivery limit back twice.
+    pub(super) fn widen(&mut self, channel: ChannelId) {
+        let all = self.line.iter_mut().chain(&mut self.full);
+        if let Some(consumer) = all.into_iter().find(|consumer| consumer.channel == channel) {
+            consumer.prefetch = consumer.prefetch.saturating_add(1);
+        }
+    }
+
+    /// Returns how many consumers RabbitMQ counts: in a quorum queue with a single active consumer
+    /// it leaves out those that wait for its place.
+    pub(super) fn counted(&self) -> usize {
+        if self.single_active && self.kind == QueueKind::Quorum {
+            self.len().min(1)
+        } else {
+            self.len()
+        }
+    }
+
     /// Removes a consumer. `false` if it is not there.
     fn remove(&mut self, channel: ChannelId) -> bool {
         let before = self.len();
         self.line.retain(|consumer| consumer.channel != channel);
         self.full.retain(|consumer| consumer.channel != channel);
         self.len() < before
+    }
+
+    pub(super) fn contains(&self, channel: ChannelId) -> bool {
+        self.channels().any(|other| other == channel)
     }
 
     pub(super) fn channels(&self) -> impl Iterator<Item = ChannelId> {
@@ -189,27 +213,44 @@ impl State {
 
     /// Brings a queue up to date after any change: expires its head, delivers what can be
     /// delivered, and notes when it needs attention next.
-    ///
-    /// Over its limit, a classic queue drops before it delivers, a quorum queue after it did.
     pub(super) fn refresh(&mut self, name: &str) {
-        let is_quorum = self.queues.get(name).is_some_and(Queue::is_quorum);
-        if !is_quorum {
+        if self.queues.get(name).is_some_and(Queue::is_quorum) {
+            self.work_off_quorum(name);
+        } else {
             self.trim(name);
-        }
-        loop {
-            self.expire_heads(name);
-            if !self.deliver_next(name) {
-                break;
-            }
-        }
-        if is_quorum {
-            self.trim(name);
-            self.expire_heads(name);
+            self.expire_and_deliver(name);
         }
         if let Some(queue) = self.queues.get_mut(name) {
             queue.tell_publishers();
         }
         self.schedule(name);
+    }
+
+    /// A quorum queue drops what is over its limit after it delivered, a classic queue before.
+    ///
+    /// Of what dies in one operation, a quorum queue of RabbitMQ 3.10 sends the last first. What
+    /// expired behind a message that it dropped is an operation of its own.
+    fn work_off_quorum(&mut self, name: &str) {
+        loop {
+            let dead_before = self.dead.len();
+            self.expire_and_deliver(name);
+            self.trim(name);
+            self.dead.make_contiguous()[dead_before..].reverse();
+            let now = self.now;
+            let head = self.queues.get(name).and_then(|queue| queue.ready.head());
+            if head.and_then(|head| head.expires).is_none_or(|at| at > now) {
+                return;
+            }
+        }
+    }
+
+    fn expire_and_deliver(&mut self, name: &str) {
+        loop {
+            self.expire_heads(name);
+            if !self.deliver_next(name) {
+                return;
+            }
+        }
     }
 
     /// Delivers the head of a queue, whether it is expired or not, to the next consumer in turn.

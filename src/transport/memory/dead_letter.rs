@@ -125,12 +125,12 @@ fn death(message: &Message, queue: &str, reason: Reason, epoch_seconds: u64) -> 
     death
 }
 
-/// Adds a death to `x-death`, the latest first.
+/// Adds a death to `x-death`, before the others.
 ///
 /// A second death in the same queue for the same reason raises the count of the first and brings
 /// it to the front; the rest of that entry stays as it was.
 fn record(headers: &mut Headers, mut death: Headers) {
-    let mut deaths = match headers.remove("x-death") {
+    let deaths = match headers.remove("x-death") {
         Some(HeaderValue::List(deaths)) => deaths,
         Some(_) => Vec::new(),
         None => {
@@ -142,24 +142,42 @@ fn record(headers: &mut Headers, mut death: Headers) {
             Vec::new()
         }
     };
+    let mut deaths = one_for_each_cause(deaths);
     let mut count = 0;
-    let is_same = |value: &HeaderValue| {
-        let HeaderValue::Table(earlier) = value else { return false };
-        ["queue", "reason"].iter().all(|name| earlier.get(name) == death.get(name))
-    };
-    if let Some(earlier) = deaths.iter().position(is_same) {
-        let same = deaths.remove(earlier);
-        // Entries of one queue and reason are one; only a client could have written more.
-        deaths.retain(|value| !is_same(value));
-        if let HeaderValue::Table(earlier) = same {
-            count = earlier.get("count").and_then(HeaderValue::as_i64).unwrap_or_default();
-            death = earlier;
-        }
+    if let Some(earlier) = deaths.iter().position(|earlier| is_of_one_cause(earlier, &death)) {
+        death = deaths.remove(earlier);
+        count = death.get("count").and_then(HeaderValue::as_i64).unwrap_or_default();
     }
     death.insert("count", HeaderValue::Long(count.saturating_add(1)));
-    deaths.retain(|value| matches!(value, HeaderValue::Table(_)));
-    deaths.insert(0, HeaderValue::Table(death));
+    deaths.insert(0, death);
+    let deaths = deaths.into_iter().map(HeaderValue::Table).collect();
     headers.insert("x-death", HeaderValue::List(deaths));
+}
+
+/// The entries of a history, one for each queue and reason; only a client could have written more,
+/// or something else.
+///
+/// RabbitMQ 3.10 turns a history of several entries round each time: the latest death comes first,
+/// and those before it change their order with every further one.
+fn one_for_each_cause(history: Vec<HeaderValue>) -> Vec<Headers> {
+    let mut deaths: Vec<Headers> = Vec::new();
+    let mut entries = 0;
+    for entry in history {
+        let HeaderValue::Table(death) = entry else { continue };
+        entries += 1;
+        if deaths.iter().any(|known| is_of_one_cause(known, &death)) {
+            continue;
+        }
+        deaths.push(death);
+    }
+    if entries > 1 {
+        deaths.reverse();
+    }
+    deaths
+}
+
+fn is_of_one_cause(one: &Headers, other: &Headers) -> bool {
+    ["queue", "reason"].iter().all(|name| one.get(name) == other.get(name))
 }
 
 /// Returns whether a message that just died would come back to `queue` by itself.

@@ -116,12 +116,10 @@ impl State {
             queue.used_at = now;
         }
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let info = QueueInfo {
-            messages: count(queue.ready.len()),
-            consumers: count(queue.consumers.len()),
-        };
+        let messages = count(queue.ready.len());
         self.schedule(name);
-        Ok(Some(info))
+        let consumers = self.queues.get(name).map_or(0, |queue| self.count_consumers(queue));
+        Ok(Some(QueueInfo { messages, consumers: count(consumers) }))
     }
 
     pub(super) fn delete_queue(&mut self, link: LinkId, name: &str) -> Result<()> {

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::{
     broker::{Broker, State},
-    channel::Ending,
     reply,
     stored::Stored,
 };
@@ -87,15 +86,19 @@ impl MemoryBroker {
 
     /// Returns how many messages of a queue are delivered and not settled.
     pub(crate) fn unsettled(&self, queue: &str) -> usize {
-        self.broker.with(|state| {
-            let id = state.queues.get(queue).map(|queue| queue.id);
-            id.map_or(0, |id| state.unsettled(&(queue.to_owned(), id)))
-        })
+        self.broker
+            .with(|state| state.queues.get(queue).map_or(0, |queue| queue.unsettled.values().sum()))
     }
 
     /// Returns the names of all queues, sorted.
     pub(crate) fn queue_names(&self) -> Vec<String> {
         self.broker.with(|state| state.queues.keys().cloned().collect())
+    }
+
+    /// Returns when something happens next by itself.
+    #[cfg(all(test, feature = "rabbitmq"))]
+    pub(crate) fn next_deadline(&self) -> Option<tokio::time::Instant> {
+        self.broker.with(|state| state.timetable.first().map(|(at, _)| *at))
     }
 
     /// Restarts the broker: every connection is lost, and what is not durable is gone.
@@ -111,9 +114,9 @@ impl State {
     /// Loses all links at the same moment, so that none gets what another leaves behind.
     fn lose_all_links(&mut self, reason: &str) {
         let channels: Vec<_> = self.channels.keys().copied().collect();
-        self.close_channels(&channels, Ending::Lost, &|| reply::interrupted(reason));
+        self.close_channels(&channels, &|| reply::interrupted(reason));
         for link in self.links.keys().copied().collect::<Vec<_>>() {
-            self.lose_link(link, Ending::Lost, reason);
+            self.lose_link(link, reason);
         }
     }
 

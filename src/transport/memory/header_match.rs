@@ -47,6 +47,7 @@ pub(super) fn matches(arguments: &Headers, headers: &Headers) -> bool {
 
 /// Compares as RabbitMQ does, which looks at the values and not at their types: numbers and times
 /// are numbers, texts and bytes are bytes. Within a list or table the types count too.
+#[expect(clippy::float_cmp, reason = "it is equality that the broker asks for")]
 fn same(one: &HeaderValue, other: &HeaderValue) -> bool {
     use HeaderValue::{Bool, Decimal, Double, List, Null, Table};
     if let (Some(one), Some(other)) = (integer(one), integer(other)) {

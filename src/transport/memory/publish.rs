@@ -1,6 +1,9 @@
 //! Publishing: routing a message and answering its publisher.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use tokio::sync::oneshot;
 
@@ -121,7 +124,9 @@ impl State {
             return false;
         }
         let ttl = message.ttl().into_iter().chain(queue.settings.message_ttl).min();
-        let expires = ttl.map(|ttl| now + ttl);
+        // A quorum queue of RabbitMQ 3.10 keeps what expires at once for a millisecond.
+        let least = Duration::from_millis(queue.is_quorum().into());
+        let expires = ttl.map(|ttl| now + ttl.max(least));
         let priority = queue.settings.priority_of(&message);
         queue.ready.push(Stored { message, priority, position: 0, expires, returns: 0 });
         self.deliver_next(name);

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    broker::{LinkId, QueueId},
+    broker::{ChannelId, LinkId, QueueId},
     consumer::Consumers,
     settings::Settings,
     stored::Stored,
@@ -24,6 +24,8 @@ pub(super) struct Queue {
     pub(super) settings: Settings,
     pub(super) ready: Ready,
     pub(super) consumers: Consumers,
+    /// How many of its messages each channel has and did not settle.
+    pub(super) unsettled: BTreeMap<ChannelId, usize>,
     /// When it was last used, as `x-expires` counts it.
     pub(super) used_at: Instant,
     /// The entry it has in the broker's timetable.
@@ -51,6 +53,7 @@ impl Queue {
             settings,
             ready: Ready::default(),
             consumers,
+            unsettled: BTreeMap::new(),
             used_at: now,
             scheduled: None,
             publishers: HashMap::new(),
@@ -69,8 +72,20 @@ impl Queue {
 
     /// Returns when the queue goes if nobody uses it ("Queue TTL").
     pub(super) fn unused_deadline(&self) -> Option<Instant> {
-        let expires = self.settings.expires.filter(|_| self.consumers.is_empty())?;
+        let is_used =
+            !self.consumers.is_empty() || (self.is_quorum() && !self.unsettled.is_empty());
+        let expires = self.settings.expires.filter(|_| !is_used)?;
         Some(self.used_at + expires)
+    }
+
+    /// Notes that a channel settled a message, or lost it.
+    pub(super) fn taken_back(&mut self, channel: ChannelId) {
+        if let Some(left) = self.unsettled.get_mut(&channel) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.unsettled.remove(&channel);
+            }
+        }
     }
 }
 

@@ -106,6 +106,11 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Whether the delivery limit ends a message that came back this often, if it comes back again.
+    pub(super) fn is_last_return(&self, returns: u32) -> bool {
+        self.delivery_limit.is_some_and(|limit| i64::from(returns) + 1 > limit)
+    }
+
     /// The priority of a message here.
     pub(super) fn priority_of(&self, message: &Message) -> u8 {
         let priority = message.properties.priority.unwrap_or_default();

@@ -257,15 +257,15 @@ async fn broken_connections_give_their_messages_back_in_order_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quorum_queue_hands_over_before_it_takes_the_messages_of_a_closed_channel_back() {
+async fn a_quorum_queue_takes_the_messages_of_a_closed_channel_back_before_it_hands_over() {
     let (_f, mut a, mut b) = single_active(Queue::quorum("q")).await;
     assert_eq!(pair(&mut a, &mut b), ("0 1".into(), String::new()));
 
     a.control.close().await;
-    let younger = sent(&mut b);
-    assert_eq!(bodies(&younger), "2 3");
-    ack_all(younger).await;
-    assert_eq!(bodies(&sent(&mut b)), "0r 1r");
+    let older = sent(&mut b);
+    assert_eq!(bodies(&older), "0r 1r");
+    ack_all(older).await;
+    assert_eq!(bodies(&sent(&mut b)), "2 3");
 }
 
 #[tokio::test(start_paused = true)]
