@@ -160,7 +160,7 @@ pub(crate) trait SubscriptionControl: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, ()>;
 
     /// Returns when the broker has read all that was settled before.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rabbitmq"))]
     fn barrier(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -173,7 +173,7 @@ pub(crate) trait Pull: Send + 'static {
     fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
 
     /// Returns when the broker has read all that was settled before.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rabbitmq"))]
     fn barrier(&self) -> BoxFuture<'_, ()>;
 }
 

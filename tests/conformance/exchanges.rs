@@ -1,25 +1,29 @@
 //! Headers exchanges, exchanges bound to exchanges, alternates.
 
+use std::slice::from_ref;
+
 use acemq::{
     Binding, Envelope, Error, Exchange, HeaderMatch, HeaderValue, Headers, Queue, Topology,
 };
 
 use crate::support::Fixture;
 
+type Header = (&'static str, HeaderValue);
+
 on_both_brokers! {
     async fn a_headers_exchange_compares_values_as_each_binding_asks(fx) {
         let exchange = fx.name("headers");
-        let headers = |pairs: &[(&str, HeaderValue)]| -> Headers { pairs.iter().cloned().collect() };
-        let a1: (&str, HeaderValue) = ("a", 1.into());
-        let b: (&str, HeaderValue) = ("b", "text".into());
-        let x: (&str, HeaderValue) = ("x-c", true.into());
-        let presence: (&str, HeaderValue) = ("p", HeaderValue::Null);
+        let headers = |pairs: &[Header]| -> Headers { pairs.iter().cloned().collect() };
+        let a1: Header = ("a", 1.into());
+        let b: Header = ("b", "text".into());
+        let x: Header = ("x-c", true.into());
+        let presence: Header = ("p", HeaderValue::Null);
         let bindings = [
             ("all", HeaderMatch::All, headers(&[a1.clone(), b.clone(), x.clone()])),
             ("any", HeaderMatch::Any, headers(&[a1.clone(), b.clone(), x.clone()])),
             ("all x", HeaderMatch::AllWithX, headers(&[a1.clone(), x.clone()])),
             ("any x", HeaderMatch::AnyWithX, headers(&[b.clone(), x.clone()])),
-            ("there", HeaderMatch::All, headers(&[presence.clone()])),
+            ("there", HeaderMatch::All, headers(from_ref(&presence))),
             ("nothing all", HeaderMatch::All, headers(&[])),
             ("nothing any", HeaderMatch::Any, headers(&[])),
         ];
@@ -36,11 +40,11 @@ on_both_brokers! {
         }
         fx.mq.declare(&topology).await.unwrap();
         let publisher = fx.mq.publisher::<u32>(exchange.as_str(), "ignored");
-        let pairs: &[(&[(&str, HeaderValue)], &[&str])] = &[
+        let pairs: &[(&[Header], &[&str])] = &[
             (&[], &["nothing all"]),
             (&[a1.clone(), b.clone()], &["all", "any", "any x", "nothing all"]),
             (&[a1.clone(), x.clone()], &["any", "all x", "any x", "nothing all"]),
-            (&[x.clone()], &["any x", "nothing all"]),
+            (from_ref(&x), &["any x", "nothing all"]),
             (&[("a", HeaderValue::Long(1))], &["any", "nothing all"]),
             (&[("a", HeaderValue::Double(1.0))], &["any", "nothing all"]),
             (&[("a", HeaderValue::Timestamp(1))], &["any", "nothing all"]),
@@ -48,7 +52,7 @@ on_both_brokers! {
             (&[("a", true.into()), ("b", 1.into())], &["nothing all"]),
             (&[("b", HeaderValue::Bytes("text".into()))], &["any", "any x", "nothing all"]),
             (&[("p", HeaderValue::List(vec![]))], &["there", "nothing all"]),
-            (&[presence.clone()], &["there", "nothing all"]),
+            (from_ref(&presence), &["there", "nothing all"]),
         ];
         for (sent, expected) in pairs {
             let envelope = sent.iter().fold(Envelope::new(), |envelope, (name, value)| {

@@ -69,7 +69,7 @@ impl SubscriptionControl for MemoryControl {
         async move { self.0.close() }.boxed()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rabbitmq"))]
     fn barrier(&self) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
@@ -108,7 +108,7 @@ impl Pull for MemoryPull {
         .boxed()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rabbitmq"))]
     fn barrier(&self) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
