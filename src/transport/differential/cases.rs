@@ -1,7 +1,8 @@
-//! Scripts that showed a difference once, cut down to what shows it.
+//! Scripts that showed a difference once, cut down to what shows it, and what was read about the
+//! broker and could have been one.
 
 use super::script::{SHORT_MS, Script, Step, Verdict, consume, publish, send, subscribe};
-use crate::topology::{Overflow, Queue};
+use crate::topology::{Binding, Exchange, Overflow, Queue};
 
 pub(super) fn all() -> Vec<Script> {
     vec![
@@ -14,8 +15,11 @@ pub(super) fn all() -> Vec<Script> {
         a_closed_pull_gives_back_as_a_nack_does(),
         a_full_consumer_comes_back_to_the_end_of_the_line(),
         a_reject_between_two_deaths_saves_a_message_from_its_cycle(),
-        what_expired_behind_the_head_dies_the_last_first_in_a_quorum_queue(),
+        what_expired_behind_the_head_dies_in_order(),
         a_ttl_of_zero_is_a_millisecond_in_a_quorum_queue(),
+        priorities_among_those_who_wait_to_be_the_single_active_consumer(),
+        what_comes_back_to_a_full_queue(),
+        a_way_that_ends_at_an_exchange_is_not_for_the_alternate(),
     ]
 }
 
@@ -209,7 +213,7 @@ fn a_reject_between_two_deaths_saves_a_message_from_its_cycle() -> Script {
 }
 
 /// Both kinds: messages that waited behind one that lives, until it is taken.
-fn what_expired_behind_the_head_dies_the_last_first_in_a_quorum_queue() -> Script {
+fn what_expired_behind_the_head_dies_in_order() -> Script {
     let mut script = Script::new("several that expired");
     for (name, queue) in [("q", quorum(&script, "q")), ("c", classic(&script, "c"))] {
         let (name, dead) = (script.name(name), script.name(&format!("dead of {name}")));
@@ -242,4 +246,65 @@ fn a_ttl_of_zero_is_a_millisecond_in_a_quorum_queue() -> Script {
             .then(Step::Publish(Box::new(message)));
     }
     script
+}
+
+/// The higher one is next in a classic queue, the older one in a quorum queue; none takes over.
+fn priorities_among_those_who_wait_to_be_the_single_active_consumer() -> Script {
+    let mut script = Script::new("priorities of single active consumers");
+    for (name, queue) in [("q", quorum(&script, "q")), ("c", classic(&script, "c"))] {
+        let name = script.name(name);
+        script = script.queue(queue.single_active_consumer());
+        for priority in [0, 0, 7] {
+            script = script.then(Step::Subscribe(Box::new(subscribe(&name, 1, priority))));
+        }
+        script = script.then(send(&name, "1")).then(send(&name, "2"));
+        for _ in 0..3 {
+            script = script.then(Step::Close(0));
+        }
+    }
+    script
+}
+
+/// Dropped by a classic queue before a consumer gets it, by a quorum queue after.
+fn what_comes_back_to_a_full_queue() -> Script {
+    let mut script = Script::new("a requeue into a full queue");
+    let queues =
+        [quorum(&script, "q"), quorum(&script, "l").delivery_limit(5), classic(&script, "c")];
+    for queue in queues {
+        let name = queue.name.clone();
+        let dead = format!("{name}.dead");
+        script = script
+            .queue(queue.max_length(1, Overflow::DropHead).dead_letter_to("", dead.as_str()))
+            .queue(Queue::classic(dead.as_str()))
+            .then(consume(&dead, 20))
+            .then(send(&name, "1"))
+            .then(Step::Pull(name.clone()))
+            .then(send(&name, "2"))
+            .then(Step::Settle(0, Verdict::Requeue))
+            .then(consume(&name, 1))
+            .then(send(&name, "3"))
+            .then(Step::Settle(usize::MAX, Verdict::Requeue))
+            .then(Step::Settle(usize::MAX, Verdict::Requeue));
+        for _ in 0..3 {
+            script = script.then(Step::Close(0));
+        }
+    }
+    script
+}
+
+/// The exchange at its end has no bindings, and no alternate of its own.
+fn a_way_that_ends_at_an_exchange_is_not_for_the_alternate() -> Script {
+    let script = Script::new("an alternate and a way to nowhere");
+    let [first, nowhere, alternate] =
+        ["first", "nowhere", "alternate"].map(|name| script.name(name));
+    let queue = script.name("q");
+    script
+        .exchange(Exchange::topic(first.as_str()).alternate_exchange(alternate.as_str()))
+        .exchange(Exchange::fanout(nowhere.as_str()))
+        .exchange(Exchange::fanout(alternate.as_str()))
+        .queue(Queue::classic(queue.as_str()))
+        .bind(Binding::exchange(nowhere, first.as_str(), "nowhere"))
+        .bind(Binding::new(queue, alternate, ""))
+        .then(Step::Publish(Box::new(publish(&first, "nowhere", "returned"))))
+        .then(Step::Publish(Box::new(publish(&first, "else", "kept"))))
 }

@@ -41,6 +41,14 @@ pub(super) struct Channel {
     last_tag: u64,
 }
 
+#[cfg(all(test, feature = "rabbitmq"))]
+impl Channel {
+    /// What it did not settle.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Stored> {
+        self.unsettled.values().map(|unsettled| &unsettled.message)
+    }
+}
+
 #[derive(Debug)]
 struct Unsettled {
     queue: QueueRef,

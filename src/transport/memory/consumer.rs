@@ -226,16 +226,21 @@ impl State {
         self.schedule(name);
     }
 
-    /// A quorum queue drops what is over its limit after it delivered, a classic queue before.
-    ///
-    /// Of what dies in one operation, a quorum queue of RabbitMQ 3.10 sends the last first. What
+    /// A quorum queue drops what is over its limit after it delivered, a classic queue before. What
     /// expired behind a message that it dropped is an operation of its own.
     fn work_off_quorum(&mut self, name: &str) {
+        let mut start =
+            self.dead.iter().position(|dead| dead.is_of(name)).unwrap_or(self.dead.len());
         loop {
-            let dead_before = self.dead.len();
             self.expire_and_deliver(name);
+            let before = self.dead.len();
             self.trim(name);
-            self.dead.make_contiguous()[dead_before..].reverse();
+            // What a quorum queue of RabbitMQ 3.10 drops in one operation it sends the last first,
+            // and before all else that died in it.
+            let dropped = self.dead.split_off(before);
+            let others = self.dead.split_off(start);
+            self.dead.extend(dropped.into_iter().rev().chain(others));
+            start = self.dead.len();
             let now = self.now;
             let head = self.queues.get(name).and_then(|queue| queue.ready.head());
             if head.and_then(|head| head.expires).is_none_or(|at| at > now) {

@@ -37,6 +37,13 @@ pub(super) struct DeadLetter {
     reason: Reason,
 }
 
+impl DeadLetter {
+    /// Whether it died in this queue.
+    pub(super) fn is_of(&self, queue: &str) -> bool {
+        self.queue == queue
+    }
+}
+
 impl State {
     /// Removes the messages at the head of a queue whose time is over.
     ///

@@ -95,10 +95,17 @@ impl MemoryBroker {
         self.broker.with(|state| state.queues.keys().cloned().collect())
     }
 
-    /// Returns when something happens next by itself.
+    /// Returns when a message expires next, also one behind others or with a consumer, or when
+    /// anything else happens by itself.
     #[cfg(all(test, feature = "rabbitmq"))]
-    pub(crate) fn next_deadline(&self) -> Option<tokio::time::Instant> {
-        self.broker.with(|state| state.timetable.first().map(|(at, _)| *at))
+    pub(crate) fn next_expiry(&self) -> Option<tokio::time::Instant> {
+        self.broker.with(|state| {
+            let waiting = state.queues.values().flat_map(|queue| queue.ready.iter());
+            let with_consumers = state.channels.values().flat_map(|channel| channel.messages());
+            let messages = waiting.chain(with_consumers).filter_map(|message| message.expires);
+            let due = state.timetable.iter().map(|(at, _)| *at);
+            messages.chain(due).filter(|at| *at > state.now).min()
+        })
     }
 
     /// Restarts the broker: every connection is lost, and what is not durable is gone.
