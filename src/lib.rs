@@ -164,4 +164,6 @@ pub use saga::{
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
-pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};
+pub use topology::{
+    Binding, Exchange, ExchangeKind, HeaderMatch, Overflow, Queue, QueueKind, Topology,
+};

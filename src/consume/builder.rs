@@ -1,6 +1,6 @@
 //! The options of a consumer, and its start.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
@@ -36,6 +36,7 @@ pub struct ConsumerBuilder<T> {
     concurrency: usize,
     policy: RetryPolicy,
     exclusive: bool,
+    priority: i32,
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
     exception_headers: bool,
@@ -89,6 +90,7 @@ impl AceMq {
             concurrency: 1,
             policy: RetryPolicy::default(),
             exclusive: false,
+            priority: 0,
             store: None,
             consumer_name: None,
             exception_headers: false,
@@ -169,6 +171,13 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// Sets who gets a message first: a consumer of lower priority gets none while one of higher
+    /// priority has room. Default: 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
     /// Declares the queues that failures go to, subscribes, and handles messages until closed.
     ///
     /// The queue itself must exist. Once started, the consumer survives every loss: it subscribes
@@ -222,7 +231,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 tag: format!("{}-{}", core.options().client_name, Uuid::new_v4()),
                 prefetch: self.prefetch,
                 exclusive: self.exclusive,
-                arguments: Headers::new(),
+                arguments: arguments(self.priority),
             },
             worker: Arc::new(Worker {
                 core: Arc::clone(&core),
@@ -314,4 +323,10 @@ impl<T> fmt::Debug for ConsumerBuilder<T> {
             .field("retry", &self.policy)
             .finish_non_exhaustive()
     }
+}
+
+/// What the broker is told beside the queue's name. The usual priority is not mentioned.
+fn arguments(priority: i32) -> Headers {
+    let priority = (priority != 0).then_some(("x-priority", priority));
+    priority.into_iter().collect()
 }

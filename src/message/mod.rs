@@ -11,7 +11,9 @@ mod itinerary;
 mod names;
 mod properties;
 #[cfg(test)]
-mod random_tables;
+mod random_slips;
+#[cfg(test)]
+pub(crate) mod random_tables;
 mod received;
 mod replay_stamp;
 mod routing_slip;
