@@ -1,24 +1,28 @@
 //! Consuming from a quorum queue, one acknowledgement a message, against hand-written lapin.
 //!
-//! `cargo bench --bench consume`; settings: `ACEMQ_BENCH_MESSAGES`, `ACEMQ_BENCH_ROUNDS`.
+//! `cargo bench --bench consume`; settings: `ACEMQ_BENCH_MESSAGES` (the backlog of each
+//! round), `ACEMQ_BENCH_ROUNDS`, `ACEMQ_BENCH_BODY` (bytes of each message), `ACEMQ_BENCH_CONSUMERS`.
 
 mod support;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use acemq::{AceMq, BytesCodec, Message};
 use bytes::Bytes;
 use futures::StreamExt;
 use lapin::{
-    Channel,
+    Channel, Connection,
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
     types::FieldTable,
 };
 use support::{
-    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, raw_channel, setting, timed,
+    Rounds, WINDOW, body_size, delete_queue, fresh_quorum_queue, raw_channel, setting, timed,
 };
 use tokio::sync::Notify;
 
@@ -30,9 +34,10 @@ const PREFETCH: u16 = 200;
 async fn main() {
     let messages = setting("ACEMQ_BENCH_MESSAGES", 20_000);
     let rounds = setting("ACEMQ_BENCH_ROUNDS", 7);
+    let consumers = setting("ACEMQ_BENCH_CONSUMERS", 1);
     let (connection, channel) = raw_channel().await;
     let mq = AceMq::options(support::url()).max_in_flight(WINDOW).connect().await.unwrap();
-    let bodies = vec![Bytes::from(vec![b'x'; BODY]); messages];
+    let bodies = vec![Bytes::from(vec![b'x'; body_size()]); messages];
 
     let mut table = Rounds::new("consume");
     for round in 0..=rounds {
@@ -41,10 +46,8 @@ async fn main() {
             let publisher = mq.publisher_with::<Bytes>("", queue, BytesCodec);
             assert_eq!(publisher.send_all(&bodies).await.confirmed(), messages);
         }
-        let consuming = connection.create_channel().await.unwrap();
-        let raw = timed(consume_raw(&consuming, messages)).await;
-        consuming.close(200, "OK".into()).await.unwrap();
-        let ours = consume_ours(&mq, messages).await;
+        let raw = consume_raw(&connection, consumers, messages).await;
+        let ours = consume_ours(&mq, consumers, messages).await;
         if round > 0 {
             table.note(messages, raw, ours);
         }
@@ -56,43 +59,75 @@ async fn main() {
     mq.close().await;
 }
 
-async fn consume_raw(channel: &Channel, messages: usize) {
-    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.unwrap();
-    let options = BasicConsumeOptions::default();
-    let mut consumer = channel
-        .basic_consume(RAW.into(), "raw".into(), options, FieldTable::default())
-        .await
-        .unwrap();
-    for _ in 0..messages {
-        let delivery = consumer.next().await.unwrap().unwrap();
-        assert_eq!(delivery.data.len(), BODY);
-        delivery.ack(BasicAckOptions::default()).await.unwrap();
+/// Every consumer on a channel of its own, as the crate does it.
+async fn consume_raw(connection: &Connection, consumers: usize, messages: usize) -> Duration {
+    let mut channels = Vec::new();
+    for _ in 0..consumers {
+        channels.push(connection.create_channel().await.unwrap());
     }
+    let (seen, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let time = timed(async {
+        for channel in &channels {
+            let consuming = consume_on(channel.clone(), seen.clone(), done.clone(), messages);
+            tokio::spawn(consuming);
+        }
+        done.notified().await;
+    })
+    .await;
+    for channel in channels {
+        channel.close(200, "OK".into()).await.unwrap();
+    }
+    time
 }
 
-/// The clock runs from the subscription, without the declaring that a start does before it.
-async fn consume_ours(mq: &AceMq, messages: usize) -> std::time::Duration {
+async fn consume_on(
+    channel: Channel,
+    seen: Arc<AtomicUsize>,
+    done: Arc<Notify>,
+    messages: usize,
+) -> lapin::Result<()> {
+    let size = body_size();
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let mut consumer = channel.basic_consume(RAW.into(), "raw".into(), options, arguments).await?;
+    while let Some(delivery) = consumer.next().await {
+        let delivery = delivery?;
+        assert_eq!(delivery.data.len(), size);
+        delivery.ack(BasicAckOptions::default()).await?;
+        if seen.fetch_add(1, Ordering::Relaxed) + 1 == messages {
+            done.notify_one();
+        }
+    }
+    Ok(())
+}
+
+/// The clock runs from the first message, without the declaring that a start does before it.
+async fn consume_ours(mq: &AceMq, consumers: usize, messages: usize) -> Duration {
     let (seen, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-    let started = std::time::Instant::now();
     let first = Arc::new(std::sync::OnceLock::new());
-    let consumer = {
+    let size = body_size();
+    let mut running = Vec::new();
+    for _ in 0..consumers {
         let (seen, done, first) = (seen.clone(), done.clone(), first.clone());
-        mq.consumer_with::<Bytes>(OURS, BytesCodec)
-            .prefetch(PREFETCH)
-            .start(move |message: Message<Bytes>| {
+        let consumer = mq.consumer_with::<Bytes>(OURS, BytesCodec).prefetch(PREFETCH).start(
+            move |message: Message<Bytes>| {
                 first.get_or_init(std::time::Instant::now);
-                assert_eq!(message.payload().len(), BODY);
+                assert_eq!(message.payload().len(), size);
                 if seen.fetch_add(1, Ordering::Relaxed) + 1 == messages {
                     done.notify_one();
                 }
                 std::future::ready(Ok(()))
-            })
-            .await
-            .unwrap()
-    };
+            },
+        );
+        running.push(consumer.await.unwrap());
+    }
     done.notified().await;
-    let time = first.get().map_or(started.elapsed(), std::time::Instant::elapsed);
-    consumer.close().await;
-    assert_eq!(usize::try_from(consumer.stats().acked).unwrap(), messages);
+    let time = first.get().map(std::time::Instant::elapsed).unwrap();
+    let mut acked = 0;
+    for consumer in running {
+        consumer.close().await;
+        acked += consumer.stats().acked;
+    }
+    assert_eq!(usize::try_from(acked).unwrap(), messages);
     time
 }

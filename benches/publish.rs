@@ -1,13 +1,14 @@
 //! Publishing to a quorum queue, confirmed and mandatory, against hand-written pipelined lapin.
 //!
-//! `cargo bench --bench publish`; settings: `ACEMQ_BENCH_MESSAGES`, `ACEMQ_BENCH_ROUNDS`.
+//! `cargo bench --bench publish`; settings: `ACEMQ_BENCH_MESSAGES`, `ACEMQ_BENCH_ROUNDS`,
+//! `ACEMQ_BENCH_BODY` (bytes of each message).
 
 mod support;
 
 use acemq::{AceMq, BytesCodec};
 use bytes::Bytes;
 use support::{
-    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, publish_raw, raw_channel, setting,
+    Rounds, WINDOW, body_size, delete_queue, fresh_quorum_queue, publish_raw, raw_channel, setting,
     timed,
 };
 
@@ -21,7 +22,7 @@ async fn main() {
     let (_connection, channel) = raw_channel().await;
     let mq = AceMq::options(support::url()).max_in_flight(WINDOW).connect().await.unwrap();
     let publisher = mq.publisher_with::<Bytes>("", OURS, BytesCodec);
-    let bodies = vec![Bytes::from(vec![b'x'; BODY]); messages];
+    let bodies = vec![Bytes::from(vec![b'x'; body_size()]); messages];
 
     let mut table = Rounds::new("publish");
     for round in 0..=rounds {

@@ -18,7 +18,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 use support::{
-    BODY, Rounds, WINDOW, delete_queue, fresh_quorum_queue, publish_raw, raw_channel, setting,
+    Rounds, WINDOW, body_size, delete_queue, fresh_quorum_queue, publish_raw, raw_channel, setting,
 };
 
 const RAW: &str = "acemq.bench.relay.raw";
@@ -164,7 +164,7 @@ async fn rounds<S: OutboxStore + Clone>(
     fill: impl AsyncFn(Vec<OutboxRecord>),
 ) -> String {
     let messages = setting("ACEMQ_BENCH_MESSAGES", 20_000);
-    let body = Bytes::from(vec![b'x'; BODY]);
+    let body = Bytes::from(vec![b'x'; body_size()]);
     let bodies = vec![body.clone(); messages];
     println!("{name}: {messages} rows a round");
     let mut table = Rounds::new(name);

@@ -221,6 +221,12 @@ impl Error {
         }
     }
 
+    /// Returns whether the broker answered an operation by closing the connection, which ends
+    /// everything else on it too. AMQP numbers these replies from 500.
+    pub(crate) fn closed_the_connection(&self) -> bool {
+        matches!(self, Self::BrokerRefused { code: 500.., .. })
+    }
+
     pub(crate) fn invalid(
         option: &'static str,
         value: impl std::fmt::Display,

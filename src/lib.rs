@@ -62,6 +62,7 @@
 //! The crate logs through `tracing`: each loss and return of a connection once, each message that
 //! is set aside, each copy that did not land. lapin logs returned messages with their bodies at
 //! warn level and closed channels at error level; filter the target `lapin` if bodies are private.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![warn(missing_debug_implementations, unreachable_pub, clippy::pedantic)]
@@ -91,6 +92,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/pipeline.md")]
+    struct Pipeline;
     #[doc = include_str!("../docs/saga.md")]
     struct Saga;
     #[doc = include_str!("../docs/scheduler.md")]
@@ -113,6 +116,7 @@ pub mod idempotency;
 pub mod inbox;
 pub mod message;
 pub mod outbox;
+pub mod pipeline;
 mod publish;
 pub mod request_reply;
 pub mod saga;
@@ -149,6 +153,7 @@ pub use outbox::PostgresOutbox;
 #[cfg(feature = "sqlite")]
 pub use outbox::SqliteOutbox;
 pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
+pub use pipeline::{NextHop, Pipeline, PipelineBuilder, PipelineStats, StepOptions};
 pub use publish::{BatchOutcome, Publisher};
 pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,

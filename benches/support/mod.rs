@@ -17,6 +17,11 @@ use lapin::{
 /// The bytes of a message's body.
 pub const BODY: usize = 256;
 
+/// The bytes of a message's body, where the bench can be run with others.
+pub fn body_size() -> usize {
+    setting("ACEMQ_BENCH_BODY", BODY)
+}
+
 /// Unconfirmed publishes in flight.
 pub const WINDOW: usize = 1000;
 

@@ -209,9 +209,15 @@ impl Core {
     ) -> Result<T> {
         let limit = self.options.confirm_timeout;
         let deadline = deadline(limit);
+        let mut was_refused = false;
         loop {
             let link = self.consume.link(deadline).await?;
             match timeout_at(deadline, operation(&*link)).await {
+                // Something else on the connection may have been meant; twice it was this.
+                Ok(Err(error)) if error.closed_the_connection() && !was_refused => {
+                    was_refused = true;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 Ok(Err(Error::Interrupted { .. })) if Instant::now() < deadline => {
                     // The link is being replaced; do not spin until its supervisor has noticed.
                     tokio::time::sleep(Duration::from_millis(10)).await;

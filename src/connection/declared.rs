@@ -53,6 +53,20 @@ impl Declared {
         Some(Topology { exchanges, queues: vec![queue.clone()], bindings })
     }
 
+    /// Forgets the objects of a topology.
+    pub(crate) fn forget(&self, topology: &Topology) {
+        let mut declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_exchange = |name: &str| topology.exchanges.iter().any(|of| of.name == name);
+        let is_queue = |name: &str| topology.queues.iter().any(|of| of.name == name);
+        declared.exchanges.retain(|exchange| !is_exchange(&exchange.name));
+        declared.queues.retain(|queue| !is_queue(&queue.name));
+        declared.bindings.retain(|binding| {
+            !topology.bindings.contains(binding)
+                && !is_exchange(&binding.exchange)
+                && !is_queue(&binding.queue)
+        });
+    }
+
     /// Forgets a queue that the application deleted on purpose.
     pub(crate) fn forget_queue(&self, name: &str) {
         let mut declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,6 +86,25 @@ fn put<T: Clone>(known: &mut Vec<T>, new: &T, same: impl Fn(&T) -> bool) {
 mod tests {
     use super::*;
     use crate::topology::Exchange;
+
+    #[test]
+    fn what_is_forgotten_takes_its_bindings_along() {
+        let declared = Declared::default();
+        let topology = Topology::new()
+            .exchange(Exchange::fanout("news"))
+            .queue(Queue::classic("mine"))
+            .queue(Queue::classic("yours"))
+            .bind("mine", "news", "")
+            .bind("yours", "news", "");
+        declared.record(&topology);
+        declared.forget(&Topology::new().queue(Queue::classic("mine")));
+        let left = declared.for_role(Role::Consume);
+        assert_eq!(left.queues.len(), 1);
+        assert_eq!(left.bindings.len(), 1);
+        assert_eq!(left.bindings[0].queue, "yours");
+        declared.forget(&left);
+        assert_eq!(declared.for_role(Role::Consume), Topology::new());
+    }
 
     #[test]
     fn an_exclusive_queue_is_declared_again_only_where_it_is_consumed() {

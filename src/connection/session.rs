@@ -196,7 +196,11 @@ impl Supervisor {
         let Ok(failures) = timeout(self.options.confirm_timeout, declaring).await else {
             return false;
         };
-        for error in failures {
+        for (part, error) in failures {
+            if error.closed_the_connection() {
+                // Once more, and this would be the end of the next connection too.
+                self.declared.forget(&part);
+            }
             let error = with_causes(&error);
             tracing::error!(error, "cannot declare again what was declared before");
         }

@@ -1,6 +1,6 @@
 //! The options of a consumer, and its start.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
@@ -130,6 +130,12 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// As [`idempotent`](Self::idempotent), with a store that others use as well.
+    pub(crate) fn idempotent_in(mut self, store: Arc<dyn IdempotencyStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
     /// Sets the name under which messages are claimed, so that two consumers of one message do
     /// not disturb each other. Default: the queue's name.
     pub fn consumer_name(mut self, name: impl Into<String>) -> Self {
@@ -200,6 +206,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         let (state, current) = watch::channel(ConsumerState::Running);
         let mut process = process(&stop);
         if let Some(store) = self.store {
+            self.policy.warn_of_short_memory(&queue, store.retention());
             let (purged, stopped) = (Arc::clone(&store), stop.clone());
             core.tasks().spawn(async move {
                 purge_until(stopped, |limit| purged.purge(limit)).await;
@@ -281,6 +288,10 @@ impl<T> ConsumerBuilder<T> {
 
     pub(crate) fn has_store(&self) -> bool {
         self.store.is_some()
+    }
+
+    pub(crate) fn warn_of_short_memory(&self, retention: Option<Duration>) {
+        self.policy.warn_of_short_memory(&self.queue, retention);
     }
 
     pub(crate) fn tasks(&self) -> tokio_util::task::TaskTracker {

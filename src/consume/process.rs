@@ -29,7 +29,8 @@ pub(crate) enum Handling {
 
 /// Handles messages.
 pub(crate) trait Process: Send + Sync + 'static {
-    /// Decodes and handles; never panics.
+    /// Decodes and handles. A panic of the handler or the decoder is an outcome; what else the
+    /// application brought, such as a store, may still panic.
     fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Handling>;
 }
 
@@ -70,13 +71,25 @@ pub(crate) fn decode<T: 'static>(
 
 /// Turns a panic of the application's code into an outcome.
 pub(crate) async fn catching_panics(handling: impl Future<Output = Outcome>) -> Outcome {
-    let answer = AssertUnwindSafe(handling).catch_unwind().await;
-    answer.unwrap_or_else(|panic| {
+    caught("the handler", handling).await.unwrap_or_else(Outcome::Panic)
+}
+
+/// Processes a message, whatever the application's code does: one whose delivery was dropped by a
+/// panic would hold its place in the prefetch until the channel ends.
+pub(super) async fn catching(process: &dyn Process, received: Arc<Received>) -> Handling {
+    let processing = async { process.process(received).await };
+    let panicked = |text| Handling::Done(Outcome::Panic(text));
+    caught("what handles it", processing).await.unwrap_or_else(panicked)
+}
+
+/// Awaits the application's code; its panic becomes a text that says who it was.
+async fn caught<T>(who: &str, code: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(code).catch_unwind().await.map_err(|panic| {
         let text = panic
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Outcome::Panic(format!("the handler panicked: {}", text.unwrap_or("no text")))
+        format!("{who} panicked: {}", text.unwrap_or("no text"))
     })
 }
 

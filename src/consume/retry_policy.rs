@@ -219,6 +219,32 @@ impl RetryPolicy {
         let spread = Duration::try_from_secs_f64(delay.as_secs_f64() * factor).unwrap_or(delay);
         spread.max(Duration::from_millis(1))
     }
+
+    /// How long a message can be on its way from its first attempt to its last, waits only.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let retries = self.max_attempts.saturating_sub(1);
+        let last = self.unlimited_delay(retries.max(1));
+        // The growing ones by themselves, unless a crawling multiplier makes millions of them.
+        let growing = self.first_attempt(|delay| delay >= last).min(retries).min(1000);
+        let grown: Duration = (1..growing).map(|attempt| self.unlimited_delay(attempt)).sum();
+        let same = last.saturating_mul(retries.saturating_sub(growing.saturating_sub(1)));
+        let waits = grown.saturating_add(same);
+        self.age_limit().map_or(waits, |limit| waits.min(limit))
+    }
+
+    /// Warns where a copy can wait for its retry longer than the handled twin is remembered: it
+    /// would be handled again.
+    pub(crate) fn warn_of_short_memory(&self, queue: &str, retention: Option<Duration>) {
+        let longest = self.longest_wait();
+        if let Some(retention) = retention.filter(|retention| *retention < longest) {
+            tracing::warn!(
+                queue,
+                ?retention,
+                ?longest,
+                "handled messages are forgotten sooner than the last retry of a copy: it can be handled again"
+            );
+        }
+    }
 }
 
 /// The queues in the broker.
@@ -297,6 +323,21 @@ mod tests {
                 assert_eq!(policy.delay_after(attempt), Some(Duration::from_millis(exact)));
             }
         }
+    }
+
+    #[test]
+    fn the_longest_wait_is_the_sum_of_all_waits_or_the_age_limit() {
+        let second = Duration::from_secs(1);
+        assert_eq!(RetryPolicy::none().longest_wait(), Duration::ZERO);
+        assert_eq!(RetryPolicy::fixed(4, second).longest_wait(), 3 * second);
+        let growing = RetryPolicy::exponential(7, second, 8 * second);
+        assert_eq!(growing.longest_wait(), (1 + 2 + 4 + 8 + 8 + 8) * second);
+        assert_eq!(growing.max_age(5 * second).longest_wait(), 5 * second);
+        let forever = RetryPolicy::exponential(u32::MAX, second, 60 * second);
+        assert!(forever.longest_wait() > Duration::from_hours(24 * 365 * 1000));
+        let _ = forever.multiplier(1.000_000_1).longest_wait();
+        let huge = RetryPolicy::fixed(u32::MAX, Duration::MAX);
+        assert!(huge.longest_wait() > Duration::from_hours(u64::from(u32::MAX)));
     }
 
     #[test]

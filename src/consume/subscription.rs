@@ -86,18 +86,24 @@ impl Runner {
             Backoff::new(Duration::from_millis(100), self.worker.core.options().reconnect_cap);
         let mut last: Option<Channel> = None;
         let mut next = Some(first);
-        while let Some(subscription) = next {
+        let mut leaving = None;
+        while let Some(mut subscription) = next {
             self.state.send_replace(ConsumerState::Running);
             last = Some(Arc::clone(&subscription.control));
             let since = Instant::now();
-            next = match self.consume(subscription, &mut running).await {
-                Ended::Stopped => None,
+            next = match self.consume(&mut subscription, &mut running).await {
+                Ended::Stopped => {
+                    leaving = Some(goodbye(subscription));
+                    None
+                }
                 Ended::Paused => {
+                    goodbye(subscription).await;
                     self.state.send_replace(ConsumerState::Paused);
                     self.until_resumed().await;
                     self.subscribe_again(&mut backoff).await
                 }
                 Ended::Lost(error) => {
+                    drop(subscription);
                     if since.elapsed() > STABLE_AFTER {
                         backoff.reset();
                     }
@@ -106,7 +112,14 @@ impl Runner {
                 }
             };
         }
-        let abandoned = self.drain(&mut running).await;
+        // At the same time: a broker that does not answer the goodbye takes nothing off the
+        // handlers' time, nor off what is reported about them.
+        let left = async {
+            if let Some(goodbye) = leaving {
+                goodbye.await;
+            }
+        };
+        let (abandoned, ()) = tokio::join!(self.drain(&mut running), left);
         if let Some(channel) = last {
             // Before the close is reported, so that abandoned messages are back in their queue.
             let _ = timeout(CANCEL_WITHIN, channel.close()).await;
@@ -116,30 +129,34 @@ impl Runner {
     }
 
     /// Hands deliveries to the worker until the subscription is lost, paused or stopped.
-    async fn consume(&mut self, subscription: Subscription, running: &mut JoinSet<()>) -> Ended {
-        let Subscription { mut deliveries, control } = subscription;
-        let ended = loop {
+    async fn consume(
+        &mut self,
+        subscription: &mut Subscription,
+        running: &mut JoinSet<()>,
+    ) -> Ended {
+        let Subscription { deliveries, control } = subscription;
+        loop {
             // A place first, so that what cannot be handled yet stays in the stream, unstarted.
             let place = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => break Ended::Stopped,
-                _ = self.mode.wait_for(|mode| *mode == Mode::Paused) => break Ended::Paused,
+                () = self.stop.cancelled() => return Ended::Stopped,
+                _ = self.mode.wait_for(|mode| *mode == Mode::Paused) => return Ended::Paused,
                 place = Arc::clone(&self.places).acquire_owned() => place,
             };
             let delivery = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => break Ended::Stopped,
-                _ = self.mode.wait_for(|mode| *mode == Mode::Paused) => break Ended::Paused,
+                () = self.stop.cancelled() => return Ended::Stopped,
+                _ = self.mode.wait_for(|mode| *mode == Mode::Paused) => return Ended::Paused,
                 delivery = deliveries.next() => delivery,
             };
             let delivery: Delivery = match delivery {
                 Some(Ok(delivery)) => delivery,
-                Some(Err(error)) => break Ended::Lost(error),
+                Some(Err(error)) => return Ended::Lost(error),
                 None => {
-                    break Ended::Lost(Error::Interrupted { reason: "the stream ended".into() });
+                    return Ended::Lost(Error::Interrupted { reason: "the stream ended".into() });
                 }
             };
-            let Ok(place) = place else { break Ended::Stopped };
+            let Ok(place) = place else { return Ended::Stopped };
             if !control.is_open() {
                 // Sent ahead before the channel was lost: the broker delivers it again, and to
                 // handle this one too would only make a duplicate. The error is still to come.
@@ -147,25 +164,13 @@ impl Runner {
             }
             let worker = Arc::clone(&self.worker);
             // The channel stays open as long as a delivery of it is being handled.
-            let channel = Arc::clone(&control);
+            let channel = Arc::clone(control);
             running.spawn(async move {
                 worker.handle(delivery, place).await;
                 drop(channel);
             });
             while running.try_join_next().is_some() {}
-        };
-        if !matches!(ended, Ended::Lost(_)) {
-            let goodbye = async {
-                control.cancel().await?;
-                while let Some(unstarted) = deliveries.next().await {
-                    unstarted?.settle.nack(true).await?;
-                }
-                Ok::<_, Error>(())
-            };
-            // What could not be given back returns with the channel.
-            let _ = timeout(CANCEL_WITHIN, goodbye).await;
         }
-        ended
     }
 
     /// Subscribes with growing pauses until it works; none if the consumer stops first.
@@ -224,4 +229,18 @@ impl Runner {
         self.worker.core.abandon(abandoned);
         abandoned
     }
+}
+
+/// Takes no more, and gives back what was not started.
+async fn goodbye(subscription: Subscription) {
+    let Subscription { mut deliveries, control } = subscription;
+    let leaving = async {
+        control.cancel().await?;
+        while let Some(unstarted) = deliveries.next().await {
+            unstarted?.settle.nack(true).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    // What could not be given back returns with the channel.
+    let _ = timeout(CANCEL_WITHIN, leaving).await;
 }

@@ -10,7 +10,7 @@ use super::{
     RetryPolicy,
     counters::Counters,
     decide::{Cause, Outcome, Step, decide},
-    process::{Handling, Process},
+    process::{Handling, Process, catching},
     set_aside::{noting_origin, publish_copy, set_aside, set_aside_envelope},
 };
 use crate::{
@@ -77,7 +77,7 @@ impl Worker {
     ) -> Settled {
         let handling = {
             let _running = self.counters.in_flight.enter();
-            self.process.process(Arc::clone(received)).await
+            catching(&*self.process, Arc::clone(received)).await
         };
         let step = match handling {
             Handling::Done(outcome) => self.decide(outcome, &received.envelope),

@@ -201,6 +201,10 @@ impl IdempotencyStore for MemoryIdempotencyStore {
         self.lease
     }
 
+    fn retention(&self) -> Option<Duration> {
+        Some(self.retention)
+    }
+
     fn try_claim<'a>(
         &'a self,
         consumer: &'a str,

@@ -94,6 +94,12 @@ pub trait IdempotencyStore: Send + Sync + 'static {
         DEFAULT_LEASE
     }
 
+    /// Returns how long a handled message is remembered, if that is known. A consumer warns at its
+    /// start where its retries can take longer. Default: not known.
+    fn retention(&self) -> Option<Duration> {
+        None
+    }
+
     /// Claims a message for a consumer, unless it is handled or being handled.
     fn try_claim<'a>(
         &'a self,
@@ -148,6 +154,10 @@ pub trait IdempotencyStore: Send + Sync + 'static {
 impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
     fn claim_lease(&self) -> Duration {
         S::claim_lease(self)
+    }
+
+    fn retention(&self) -> Option<Duration> {
+        S::retention(self)
     }
 
     fn try_claim<'a>(&'a self, consumer: &'a str, id: &'a str) -> BoxFuture<'a, Result<Claim>> {

@@ -99,6 +99,10 @@ macro_rules! shared_methods {
                 self.settings.lease
             }
 
+            fn retention(&self) -> Option<Duration> {
+                Some(self.settings.retention)
+            }
+
             fn try_claim<'a>(
                 &'a self,
                 consumer: &'a str,

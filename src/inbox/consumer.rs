@@ -52,6 +52,7 @@ impl<T: Send + 'static, I: Inbox> TransactionalConsumer<T, I> {
             let reason = "is of no use beside `transactional`, which notes handled messages itself";
             return Err(Error::invalid("idempotent", "a store", reason));
         }
+        consumer.warn_of_short_memory(inbox.retention());
         let (lanes, name, decoder) = (consumer.handlers(), consumer.name(), consumer.decoder());
         // Two batches' worth of deliveries: one is worked on, the next one gathers.
         let consumer =

@@ -46,6 +46,8 @@ mod work;
 pub use consumer::TransactionalConsumer;
 pub use work::{Receipt, Work, WorkHandler, WorkResult};
 
+use std::time::Duration;
+
 pub use crate::store::{Database, OwnedTransaction};
 use crate::{error::Result, idempotency::Claim};
 
@@ -71,6 +73,12 @@ pub trait Inbox: Clone + Send + Sync + 'static {
         consumer: &str,
         message_id: &str,
     ) -> impl Future<Output = Result<Claim>> + Send;
+
+    /// Returns how long a handled message is remembered, if that is known. A consumer warns at its
+    /// start where its retries can take longer. Default: not known.
+    fn retention(&self) -> Option<Duration> {
+        None
+    }
 
     /// Deletes at most `limit` notes whose retention is over; returns how many.
     fn purge(&self, limit: u32) -> impl Future<Output = Result<u64>> + Send;

@@ -1,5 +1,7 @@
 //! The SQL idempotency stores as inboxes: their table of handled messages, and their pool.
 
+use std::time::Duration;
+
 use super::{Inbox, OwnedTransaction};
 use crate::{
     error::Result,
@@ -24,6 +26,10 @@ macro_rules! inbox {
                 message_id: &str,
             ) -> Result<Claim> {
                 self.claim_in(transaction, consumer, message_id).await
+            }
+
+            fn retention(&self) -> Option<Duration> {
+                IdempotencyStore::retention(self)
             }
 
             async fn purge(&self, limit: u32) -> Result<u64> {

@@ -90,6 +90,9 @@ impl Queue {
     }
 
     /// Makes the queue vanish at a broker restart. Classic queues only. Default: durable.
+    ///
+    /// RabbitMQ 4 can be told to refuse one that is not exclusive, and later versions will by
+    /// themselves; declaring it is [`Error::BrokerRefused`] there.
     pub fn transient(mut self) -> Self {
         self.durable = false;
         self

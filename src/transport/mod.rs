@@ -83,13 +83,14 @@ pub(crate) trait Link: fmt::Debug + Send + Sync + 'static {
 
 impl dyn Link {
     /// Declares each object of a topology by itself and returns the refusals, so that one that
-    /// no longer fits does not keep the others from being declared.
-    pub(crate) async fn declare_each(&self, topology: Topology) -> Vec<Error> {
+    /// no longer fits does not keep the others from being declared. Stops where the link ends.
+    pub(crate) async fn declare_each(&self, topology: Topology) -> Vec<(Topology, Error)> {
         let mut refused = Vec::new();
         for part in topology.into_parts() {
             if let Err(error) = self.declare(&part).await {
-                let is_lost = matches!(error, Error::Interrupted { .. });
-                refused.push(error);
+                let is_lost =
+                    matches!(error, Error::Interrupted { .. }) || error.closed_the_connection();
+                refused.push((part, error));
                 if is_lost {
                     break;
                 }

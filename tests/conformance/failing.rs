@@ -11,7 +11,9 @@ use acemq::{
 };
 use bytes::Bytes;
 
-use crate::support::{AnyBody, Inbox, eventually, soon};
+use crate::support::{
+    AnyBody, Fixture, Inbox, eventually, server::limits_deliveries_by_default, soon,
+};
 
 fn quickly(attempts: u32) -> RetryPolicy {
     RetryPolicy::fixed(attempts, Duration::from_millis(5))
@@ -202,11 +204,7 @@ on_both_brokers! {
         fx.mq.publisher::<u32>("", queue.as_str()).send(&1).await.unwrap();
         // A process that dies three times over the same message.
         for _ in 0..3 {
-            let mq = fx.options().shutdown_timeout(Duration::ZERO).connect().await.unwrap();
-            let consumer = mq.consumer::<u32>(queue.as_str())
-                .start(|_| std::future::pending::<HandlerResult>()).await.unwrap();
-            eventually("the delivery", async || consumer.stats().in_flight == 1).await;
-            let _ = mq.close().await;
+            give_back(&fx, &queue).await;
         }
         let mut dead = Inbox::of(&fx.mq, &format!("{queue}.dlq")).await;
         let message = dead.next().await;
@@ -218,6 +216,35 @@ on_both_brokers! {
         assert_eq!(death.text("reason"), Some("delivery_limit"));
         assert_eq!(death.text("queue"), Some(queue.as_str()));
     }
+
+    async fn a_message_that_is_given_back_often_is_never_lost(fx) {
+        let queue = fx.queue("orders").await;
+        fx.mq.publisher::<u32>("", queue.as_str()).send(&1).await.unwrap();
+        let limited = limits_deliveries_by_default(fx.broker).await;
+        for returns in 1..=21_u64 {
+            give_back(&fx, &queue).await;
+            // RabbitMQ 4 has a limit of 20 returns where the queue names none.
+            let aside = if limited && returns == 21 { 1 } else { 0 };
+            fx.until_length(&queue, 1 - aside).await;
+            fx.until_length(&format!("{queue}.dlq"), aside).await;
+        }
+        if limited {
+            let report = fx.mq.replay(format!("{queue}.dlq")).run().await.unwrap();
+            assert_eq!(report.moved(), 1);
+        }
+        // The count began anew, if it was ever limited.
+        let mut inbox = Inbox::of(&fx.mq, &queue).await;
+        assert_eq!(inbox.next().await.body().as_ref(), b"1");
+    }
+}
+
+/// Closes a consumer that has a message in hand.
+async fn give_back(fx: &Fixture, queue: &str) {
+    let mq = fx.options().shutdown_timeout(Duration::ZERO).connect().await.unwrap();
+    let consumer = mq.consumer::<u32>(queue);
+    let consumer = consumer.start(|_| std::future::pending::<HandlerResult>()).await.unwrap();
+    eventually("the delivery", async || consumer.stats().in_flight == 1).await;
+    let _ = mq.close().await;
 }
 
 fn answer(word: &str) -> HandlerResult {

@@ -4,7 +4,29 @@ use std::time::Duration;
 
 use acemq::{Error, Exchange, Queue, Topology};
 
+use crate::support::{Inbox, soon};
+
 on_both_brokers! {
+    async fn a_queue_kind_that_the_broker_no_longer_takes_is_refused_once_and_ends_nothing_else(fx) {
+        let orders = fx.queue("orders").await;
+        let mut inbox = Inbox::of(&fx.mq, &orders).await;
+        let transient = Queue::classic(fx.name("transient")).transient();
+        let declared = soon("an answer", fx.mq.declare(&Topology::new().queue(transient))).await;
+        match declared {
+            Ok(()) => {}
+            // A RabbitMQ 4 that no longer permits them closes the connection over it.
+            Err(Error::BrokerRefused { code: 541, reason }) => {
+                assert!(reason.contains("transient_nonexcl_queues"), "{reason}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+        fx.mq.publisher::<u32>("", orders.as_str()).send(&1).await.unwrap();
+        assert_eq!(inbox.next().await.body().as_ref(), b"1");
+        // What was refused is not declared again: the connection stays.
+        let exclusive = Queue::classic(fx.name("exclusive")).exclusive();
+        fx.mq.declare(&Topology::new().queue(exclusive)).await.unwrap();
+    }
+
     async fn declaring_twice_is_no_error(fx) {
         let (exchange, queue) = (fx.name("exchange"), fx.name("queue"));
         let topology = Topology::new()

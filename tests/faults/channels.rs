@@ -8,14 +8,15 @@ use std::{
     time::Duration,
 };
 
-use acemq::{AceMq, ConsumerState, Error, Exchange, Message, Queue, Topology};
+use acemq::{AceMq, BytesCodec, ConsumerState, Error, Exchange, Message, Queue, Topology};
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::{
     World,
     support::{
-        Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, soon, unique,
-        until_ready, until_reconnecting,
+        Broker, Fixture, Inbox, eventually, rabbitmqctl::close_connections, server::major_version,
+        soon, unique, until_ready, until_reconnecting,
     },
 };
 
@@ -81,6 +82,36 @@ async fn a_connection_that_the_broker_closes_names_its_reason_and_comes_back() {
         assert_eq!(inbox.next().await.body().as_ref(), b"7");
         until_ready(&mq).await;
     }
+    let _ = mq.close().await;
+    fx.clean_up().await;
+}
+
+/// B07: the broker closes the channel over such a body, and names nothing but its size.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_over_the_brokers_own_limit_is_refused_alone() {
+    let fx = Fixture::on(Broker::RabbitMq).await;
+    // 128 MiB until RabbitMQ 4 made it 16 MiB.
+    let limit = if major_version(fx.broker).await >= 4 { 16 << 20 } else { 128 << 20 };
+    let mq = fx.options().max_body_size(2 * limit).connect().await.unwrap();
+    let queue = fx.queue("orders").await;
+    let small = mq.publisher::<u32>("", queue.as_str());
+    let large = mq.publisher_with::<Bytes>("", queue.as_str(), BytesCodec);
+    let body = Bytes::from(vec![0; limit + 1]);
+
+    let numbers: Vec<u32> = (0..200).collect();
+    let (refused, sent) = tokio::join!(large.send(&body), small.send_all(&numbers));
+
+    match refused.unwrap_err() {
+        Error::BrokerRefused { code: 406, reason } => {
+            assert!(reason.contains(&(limit + 1).to_string()), "{reason}");
+        }
+        error => panic!("the large body got {error:?}"),
+    }
+    // The others were in flight on the same channel: confirmed, or not known to have arrived.
+    for result in sent.results() {
+        assert!(result.as_ref().err().is_none_or(Error::may_have_been_published), "{result:?}");
+    }
+    small.send(&1).await.unwrap();
     let _ = mq.close().await;
     fx.clean_up().await;
 }

@@ -179,8 +179,11 @@ async fn a_close_whose_future_is_dropped_goes_on_in_the_background() {
     let mq = world.connect().await;
     let queue = world.fx.name("orders");
     mq.declare(&Topology::new().queue(Queue::new(queue.as_str()))).await.unwrap();
+    // However slow this task is, the broker's goodbye cannot have come yet.
+    world.proxy.stall();
     let dropped = tokio::time::timeout(Duration::ZERO, mq.close()).await;
     assert!(dropped.is_err());
+    world.proxy.forward();
     eventually("the handle to be closed", async || mq.state() == ConnectionState::Closed).await;
     eventually("no socket", async || world.proxy.open() == 0).await;
     world.fx.clean_up().await;

@@ -147,6 +147,52 @@ async fn answers_that_never_come_hold_nothing_up_for_ever() {
     .await;
 }
 
+/// B22: nothing of the database is held while the broker is waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_broker_holds_no_transaction_and_no_pooled_connection() {
+    run(Broker::RabbitMq, |fx, world: Pg| async move {
+        let queue = fx.queue("orders").await;
+        let ledger = Ledger::of(&fx.mq, &queue).await;
+        let (_, proxy) = broker_through_proxy().await;
+        let url = url::Url::parse(&amqp_url()).unwrap();
+        let frozen = AceMq::connect(through(&url, &proxy)).await.unwrap();
+        let small = world.with_connections(2).await;
+        let stuck = started(&frozen, &small);
+        proxy.stall();
+        let (mut committed, first) = records(&queue, 0..60);
+        world.add(first).await;
+        let leased = "SELECT count(*) FROM {outbox} WHERE lease_until IS NOT NULL";
+        eventually("claims", async || world.number(leased).await > 0).await;
+
+        // The application goes on over the same two connections, and another relay over its own.
+        let other = started(&fx.mq, &world);
+        for number in 60..5000 {
+            if number >= 80 && other.published() > 0 {
+                break;
+            }
+            // Of another key: those of a key that is claimed have to wait for it.
+            let text = format!("own{number}:{number}");
+            let record = OutboxRecord::bytes("", queue.as_str(), "text/plain", text.clone());
+            small.add(vec![record.ordering_key(format!("own{number}"))]).await;
+            committed.push(text);
+        }
+        assert!(other.published() > 0, "all that was added stayed with the frozen relay");
+        let idle = "SELECT count(*) FROM pg_stat_activity
+                    WHERE state LIKE 'idle in transaction%' AND query LIKE '%{outbox}%'";
+        assert_eq!(world.number(idle).await, 0);
+
+        proxy.cut();
+        proxy.forward();
+        all_marked(&world).await;
+        assert_eq!(stuck.failed() + other.failed(), 0);
+        nothing_lost(&fx, &queue, &ledger, &committed).await;
+        stuck.close().await;
+        other.close().await;
+        frozen.close().await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_and_refused_database_connections_lose_nothing_and_keep_the_order() {
     run(Broker::RabbitMq, |fx, world: Pg| async move {

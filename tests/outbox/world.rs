@@ -80,6 +80,13 @@ impl Pg {
         Self { pool, name: self.name.clone() }
     }
 
+    /// The same tables over a pool of this size.
+    pub async fn with_connections(&self, connections: u32) -> Self {
+        let options = PgPoolOptions::new().max_connections(connections);
+        let pool = options.connect(&postgres_url()).await.unwrap();
+        Self { pool, name: self.name.clone() }
+    }
+
     /// The same tables through a proxy that may cut the connections.
     pub async fn through_proxy(&self) -> (Self, Proxy) {
         let url = url::Url::parse(&postgres_url()).unwrap();

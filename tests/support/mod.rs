@@ -5,6 +5,7 @@
 pub mod ledger;
 pub mod proxy;
 pub mod rabbitmqctl;
+pub mod server;
 
 use std::{
     future::Future,

@@ -49,7 +49,7 @@ async fn exchange(channel: &Channel, exchange: &Exchange) -> Result<()> {
             table(&exchange.arguments)?,
         )
         .await
-        .map_err(|error| failure::of_operation(&error))
+        .map_err(|error| failure::of_declaration(&error))
 }
 
 async fn queue(channel: &Channel, queue: &Queue) -> Result<()> {
@@ -63,7 +63,7 @@ async fn queue(channel: &Channel, queue: &Queue) -> Result<()> {
         .queue_declare(short("queue", &queue.name)?, options, table(&queue.arguments)?)
         .await
         .map(drop)
-        .map_err(|error| failure::of_operation(&error))
+        .map_err(|error| failure::of_declaration(&error))
 }
 
 async fn bind(channel: &Channel, binding: &Binding) -> Result<()> {
@@ -76,5 +76,5 @@ async fn bind(channel: &Channel, binding: &Binding) -> Result<()> {
             FieldTable::default(),
         )
         .await
-        .map_err(|error| failure::of_operation(&error))
+        .map_err(|error| failure::of_declaration(&error))
 }

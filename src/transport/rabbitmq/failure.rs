@@ -25,6 +25,16 @@ pub(super) fn of_operation(error: &lapin::Error) -> Error {
     }
 }
 
+/// The failure of a declaration. RabbitMQ closes the whole connection over some that it does not
+/// take, such as a transient queue where those are no longer permitted (541) and what a kind of
+/// queue cannot do (530, 540).
+pub(super) fn of_declaration(error: &lapin::Error) -> Error {
+    match reply(error) {
+        Some((code @ (530 | 540 | 541), text)) => from_reply(code, text),
+        _ => of_operation(error),
+    }
+}
+
 /// The failure of an operation that something else ended.
 pub(super) fn interrupted(error: &lapin::Error) -> Error {
     Error::Interrupted { reason: error.to_string() }

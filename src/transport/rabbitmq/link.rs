@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fmt,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
@@ -30,6 +31,9 @@ use crate::{
 
 /// How long a goodbye may take before the socket is simply dropped.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a declaration may wait for its answer when its connection has ended.
+const LAST_WORD_WITHIN: Duration = Duration::from_millis(200);
 
 /// How often the connection is looked at, beside listening to its events.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -151,7 +155,18 @@ impl Link for RabbitMqLink {
         let declaring = async move {
             self.aside(async |channel| declare::topology(channel, &topology).await).await
         };
-        self.answered(declaring).boxed()
+        // Whether the connection ended over this declaration is told by its own answer only.
+        let answered = async move {
+            let mut declaring = pin!(declaring);
+            let reason = tokio::select! {
+                biased;
+                answer = &mut declaring => return answer,
+                reason = lost(self.status.clone()) => reason,
+            };
+            let last_word = timeout(LAST_WORD_WITHIN, declaring).await;
+            last_word.unwrap_or(Err(Error::Interrupted { reason }))
+        };
+        answered.boxed()
     }
 
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {

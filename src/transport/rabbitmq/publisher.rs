@@ -44,6 +44,7 @@ struct Command {
 struct Ticket {
     exchange: String,
     routing_key: String,
+    body_size: usize,
     answer: oneshot::Sender<Result<()>>,
     /// A place in the window of unconfirmed publishes, given back with the ticket.
     _place: OwnedSemaphorePermit,
@@ -72,6 +73,7 @@ impl Publishing {
         let ticket = Ticket {
             exchange: message.exchange.clone(),
             routing_key: message.routing_key.clone(),
+            body_size: message.body.len(),
             answer,
             _place: place,
         };
@@ -106,9 +108,11 @@ impl Ticket {
         let _ = self.answer.send(Err(error));
     }
 
-    /// Whether the broker's text blames the exchange that this publish went to.
+    /// Whether the broker's text blames the exchange that this publish went to, or its size: a
+    /// body over the broker's `max_message_size`, which can be below ours, closes the channel.
     fn is_blamed_by(&self, text: &str) -> bool {
         text.contains(&format!("exchange '{}'", self.exchange))
+            || text.contains(&format!("message size {} is larger than", self.body_size))
     }
 }
 
