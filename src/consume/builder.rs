@@ -299,7 +299,7 @@ impl<T> ConsumerBuilder<T> {
         self.store.is_some()
     }
 
-    pub(crate) fn warn_of_short_memory(&self, retention: Option<Duration>) {
+    pub(crate) fn warn_of_short_memory(&self, retention: Option<std::time::Duration>) {
         self.policy.warn_of_short_memory(&self.queue, retention);
     }
 
