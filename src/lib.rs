@@ -115,6 +115,7 @@ pub mod idempotency;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub mod inbox;
 pub mod message;
+pub mod ordered;
 pub mod outbox;
 pub mod pipeline;
 mod publish;
@@ -146,6 +147,10 @@ pub use inbox::{Inbox, Receipt, TransactionalConsumer, Work, WorkResult};
 pub use message::{
     BytesCodec, Codec, Decoder, Encoder, Envelope, HeaderValue, Headers, InvalidItinerary,
     Itinerary, JsonCodec, Message, ReplayStamp, RoutingSlip, Stop, TextCodec,
+};
+pub use ordered::{
+    OnFailure, OrderedBuilder, OrderedLayout, OrderedQueue, PartitionState, PartitionStats,
+    Partitioning, Then,
 };
 #[cfg(feature = "mysql")]
 pub use outbox::MySqlOutbox;

@@ -64,3 +64,5 @@ pub(crate) use onward::send_on;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use process::IdentityCheck;
 pub(crate) use process::{Handling, Process, catching_panics, decode};
+pub(crate) use set_aside::{dead_letter, park};
+pub(crate) use worker::receive;

@@ -59,6 +59,20 @@ pub(super) async fn set_aside(
     }
 }
 
+/// Moves a copy of a message to the dead letters of its queue, with the reason.
+pub(crate) async fn dead_letter(core: &Core, original: &Received, reason: &str) -> Result<()> {
+    let target = standard::dead_letter_name(&original.queue);
+    let envelope = set_aside_envelope(original, Cause::Rejected, reason, false);
+    set_aside(core, original, &envelope, &target).await
+}
+
+/// Moves a copy of a message to the parked ones of its queue, with the reason.
+pub(crate) async fn park(core: &Core, original: &Received, reason: &str) -> Result<()> {
+    let target = standard::parked_name(&original.queue);
+    let envelope = set_aside_envelope(original, Cause::Parked, reason, false);
+    set_aside(core, original, &envelope, &target).await
+}
+
 /// The envelope of a message that is set aside: with the reason, cut so that the headers stay
 /// within one frame, and where `readable` also with what tools of other stacks look for.
 pub(super) fn set_aside_envelope(

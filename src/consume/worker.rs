@@ -45,7 +45,7 @@ pub(super) struct Worker {
 }
 
 /// Reads a delivery, and takes the right to settle it off it.
-pub(super) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received, Box<dyn Settle>) {
+pub(crate) fn receive(core: &Core, queue: &str, delivery: Delivery) -> (Received, Box<dyn Settle>) {
     let Delivery { exchange, routing_key, redelivered, properties, body, settle } = delivery;
     let envelope = Envelope::from_properties(&properties, &routing_key, core.clock().now_ms());
     let queue = queue.to_owned();
