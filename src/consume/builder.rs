@@ -1,6 +1,6 @@
 //! The options of a consumer, and its start.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
@@ -284,7 +284,7 @@ impl<T> ConsumerBuilder<T> {
         self.store.is_some()
     }
 
-    pub(crate) fn warn_of_short_memory(&self, retention: Option<Duration>) {
+    pub(crate) fn warn_of_short_memory(&self, retention: Option<std::time::Duration>) {
         self.policy.warn_of_short_memory(&self.queue, retention);
     }
 
