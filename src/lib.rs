@@ -92,6 +92,8 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/pipeline.md")]
+    struct Pipeline;
     #[doc = include_str!("../docs/saga.md")]
     struct Saga;
     #[doc = include_str!("../docs/scheduler.md")]
@@ -114,6 +116,7 @@ pub mod idempotency;
 pub mod inbox;
 pub mod message;
 pub mod outbox;
+pub mod pipeline;
 mod publish;
 pub mod request_reply;
 pub mod saga;
@@ -150,6 +153,7 @@ pub use outbox::PostgresOutbox;
 #[cfg(feature = "sqlite")]
 pub use outbox::SqliteOutbox;
 pub use outbox::{OutboxRecord, OutboxRelay, OutboxStore, OutboxTarget, RelayReport, RunningRelay};
+pub use pipeline::{NextHop, Pipeline, PipelineBuilder, PipelineStats, StepOptions};
 pub use publish::{BatchOutcome, Publisher};
 pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
@@ -160,4 +164,6 @@ pub use saga::{
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
-pub use topology::{Binding, Exchange, ExchangeKind, Overflow, Queue, QueueKind, Topology};
+pub use topology::{
+    Binding, Exchange, ExchangeKind, HeaderMatch, Overflow, Queue, QueueKind, Topology,
+};

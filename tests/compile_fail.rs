@@ -1,6 +1,6 @@
-//! What must not compile: an outbox record that is added outside a transaction.
+//! What must not compile: records outside a transaction, steps that do not fit.
 
 #[test]
-fn adding_to_an_outbox_without_an_open_transaction_does_not_compile() {
+fn what_must_not_compile_does_not() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }

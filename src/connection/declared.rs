@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::state::Role;
-use crate::topology::{Queue, Topology};
+use crate::topology::{Binding, Destination, Exchange, Queue, Topology};
 
 /// The topology of this handle's lifetime, each object once, in the order of its first mention.
 #[derive(Debug, Default)]
@@ -32,7 +32,9 @@ impl Declared {
             let exclusive: Vec<String> =
                 topology.queues.iter().filter(|q| q.exclusive).map(|q| q.name.clone()).collect();
             topology.queues.retain(|queue| !queue.exclusive);
-            topology.bindings.retain(|binding| !exclusive.contains(&binding.queue));
+            topology.bindings.retain(|binding| {
+                !exclusive.iter().any(|queue| binding.queue() == Some(queue.as_str()))
+            });
         }
         topology
     }
@@ -42,14 +44,7 @@ impl Declared {
     pub(crate) fn for_queue(&self, name: &str) -> Option<Topology> {
         let declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let queue: &Queue = declared.queues.iter().find(|queue| queue.name == name)?;
-        let bindings: Vec<_> =
-            declared.bindings.iter().filter(|b| b.queue == name).cloned().collect();
-        let exchanges = declared
-            .exchanges
-            .iter()
-            .filter(|exchange| bindings.iter().any(|binding| binding.exchange == exchange.name))
-            .cloned()
-            .collect();
+        let (exchanges, bindings) = ways_to(name, &declared);
         Some(Topology { exchanges, queues: vec![queue.clone()], bindings })
     }
 
@@ -63,7 +58,7 @@ impl Declared {
         declared.bindings.retain(|binding| {
             !topology.bindings.contains(binding)
                 && !is_exchange(&binding.exchange)
-                && !is_queue(&binding.queue)
+                && !binding.queue().is_some_and(is_queue)
         });
     }
 
@@ -71,8 +66,30 @@ impl Declared {
     pub(crate) fn forget_queue(&self, name: &str) {
         let mut declared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         declared.queues.retain(|queue| queue.name != name);
-        declared.bindings.retain(|binding| binding.queue != name);
+        declared.bindings.retain(|binding| binding.queue() != Some(name));
     }
+}
+
+/// The bindings that lead to a queue, also over several exchanges, and their exchanges: an
+/// auto-deleted one goes with the last binding that leads from it, and takes the bindings that lead
+/// to it along.
+fn ways_to(queue: &str, declared: &Topology) -> (Vec<Exchange>, Vec<Binding>) {
+    let mut ends = vec![Destination::Queue(queue.to_owned())];
+    let mut bindings = Vec::new();
+    let mut next = 0;
+    while let Some(end) = ends.get(next).cloned() {
+        next += 1;
+        for binding in declared.bindings.iter().filter(|binding| binding.to == end) {
+            let from = Destination::Exchange(binding.exchange.clone());
+            if !ends.contains(&from) {
+                ends.push(from);
+            }
+            bindings.push(binding.clone());
+        }
+    }
+    let is_on_the_way =
+        |exchange: &&Exchange| bindings.iter().any(|binding| binding.exchange == exchange.name);
+    (declared.exchanges.iter().filter(is_on_the_way).cloned().collect(), bindings)
 }
 
 fn put<T: Clone>(known: &mut Vec<T>, new: &T, same: impl Fn(&T) -> bool) {
@@ -85,7 +102,6 @@ fn put<T: Clone>(known: &mut Vec<T>, new: &T, same: impl Fn(&T) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Exchange;
 
     #[test]
     fn what_is_forgotten_takes_its_bindings_along() {
@@ -101,7 +117,7 @@ mod tests {
         let left = declared.for_role(Role::Consume);
         assert_eq!(left.queues.len(), 1);
         assert_eq!(left.bindings.len(), 1);
-        assert_eq!(left.bindings[0].queue, "yours");
+        assert_eq!(left.bindings[0].queue(), Some("yours"));
         declared.forget(&left);
         assert_eq!(declared.for_role(Role::Consume), Topology::new());
     }
@@ -122,5 +138,25 @@ mod tests {
         assert_eq!(declared.for_queue("mine"), Some(topology));
         declared.forget_queue("mine");
         assert_eq!(declared.for_queue("mine"), None);
+    }
+
+    #[test]
+    fn a_queue_is_declared_again_with_every_exchange_on_the_way_to_it() {
+        let declared = Declared::default();
+        let way = Topology::new()
+            .exchange(Exchange::topic("all"))
+            .exchange(Exchange::fanout("some").auto_delete())
+            .queue(Queue::classic("mine"))
+            .bind("mine", "some", "")
+            .bind_exchange("some", "all", "a.#")
+            .bind_exchange("all", "some", "a ring");
+        let other = Topology::new()
+            .exchange(Exchange::fanout("else"))
+            .queue(Queue::classic("yours"))
+            .bind("yours", "else", "");
+        declared.record(&way);
+        declared.record(&other);
+        assert_eq!(declared.for_queue("mine"), Some(way));
+        assert_eq!(declared.for_queue("yours"), Some(other));
     }
 }

@@ -36,6 +36,7 @@ pub struct ConsumerBuilder<T> {
     concurrency: usize,
     policy: RetryPolicy,
     exclusive: bool,
+    priority: i32,
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
     exception_headers: bool,
@@ -89,6 +90,7 @@ impl AceMq {
             concurrency: 1,
             policy: RetryPolicy::default(),
             exclusive: false,
+            priority: 0,
             store: None,
             consumer_name: None,
             exception_headers: false,
@@ -130,6 +132,12 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self
     }
 
+    /// As [`idempotent`](Self::idempotent), with a store that others use as well.
+    pub(crate) fn idempotent_in(mut self, store: Arc<dyn IdempotencyStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
     /// Sets the name under which messages are claimed, so that two consumers of one message do
     /// not disturb each other. Default: the queue's name.
     pub fn consumer_name(mut self, name: impl Into<String>) -> Self {
@@ -160,6 +168,13 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
     /// [`single_active_consumer`](crate::Queue::single_active_consumer).
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
+        self
+    }
+
+    /// Sets who gets a message first: a consumer of lower priority gets none while one of higher
+    /// priority has room. Default: 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -216,7 +231,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 tag: format!("{}-{}", core.options().client_name, Uuid::new_v4()),
                 prefetch: self.prefetch,
                 exclusive: self.exclusive,
-                arguments: Headers::new(),
+                arguments: arguments(self.priority),
             },
             worker: Arc::new(Worker {
                 core: Arc::clone(&core),
@@ -308,4 +323,10 @@ impl<T> fmt::Debug for ConsumerBuilder<T> {
             .field("retry", &self.policy)
             .finish_non_exhaustive()
     }
+}
+
+/// What the broker is told beside the queue's name. The usual priority is not mentioned.
+fn arguments(priority: i32) -> Headers {
+    let priority = (priority != 0).then_some(("x-priority", priority));
+    priority.into_iter().collect()
 }

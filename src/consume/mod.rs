@@ -35,6 +35,7 @@ mod counters;
 mod decide;
 mod handler;
 mod insist;
+mod onward;
 mod process;
 mod replay;
 mod retry_policy;
@@ -59,6 +60,7 @@ pub(crate) use counters::Counter;
 pub(crate) use decide::Outcome;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use insist::insist;
+pub(crate) use onward::send_on;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use process::IdentityCheck;
 pub(crate) use process::{Handling, Process, catching_panics, decode};

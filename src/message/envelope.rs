@@ -40,6 +40,9 @@ pub struct Envelope {
     unknown: Headers,
 }
 
+/// The namespace of the ids of hops.
+const HOPS: Uuid = Uuid::from_u128(0x6f2c_9d0e_51b7_4c63_9a0e_acec_0b0a_7e11);
+
 impl Default for Envelope {
     fn default() -> Self {
         Self::new()
@@ -154,6 +157,12 @@ impl Envelope {
         self
     }
 
+    /// Takes the slip off, in both forms.
+    pub(crate) fn without_slip(mut self) -> Self {
+        self.route = None;
+        self.without_header(header::ROUTING_SLIP)
+    }
+
     /// Sets an application header.
     ///
     /// Names that start with `x-acemq-` belong to the engine: publishing refuses them.
@@ -179,6 +188,24 @@ impl Envelope {
             causation_id: self.id.clone(),
             origin: self.origin.clone(),
             ..Self::of(message_type)
+        }
+    }
+
+    /// Creates the envelope of this message's next hop, along a pipeline or a routing slip: the
+    /// business action goes on, with everything that belongs to it, in a new message (wire contract,
+    /// section 11.3).
+    ///
+    /// The id is new but the same for every repetition of the hop `to`, so that a hop that is
+    /// published twice is recognised as one.
+    pub(crate) fn next_hop(&self, to: &str) -> Self {
+        let seed = format!("{}\n{to}", self.id);
+        Self {
+            id: Uuid::new_v5(&HOPS, seed.as_bytes()).to_string(),
+            causation_id: self.id.clone(),
+            correlation_id: self.correlation_id().to_owned(),
+            attempt: 1,
+            error: String::new(),
+            ..self.clone()
         }
     }
 

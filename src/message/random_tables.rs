@@ -1,4 +1,7 @@
 //! Properties that hold for every header table, however malformed.
+//!
+//! `ACEMQ_FUZZ_CASES` is the number of cases of each property (500 by default, and fewer where one
+//! costs more); the long form has a million.
 
 use bytes::Bytes;
 use chrono::DateTime;
@@ -8,6 +11,14 @@ use super::{
     header::{is_broker_owned, is_reserved},
     *,
 };
+
+/// How many cases a property is tried with, where the short form has `few`.
+pub(crate) fn cases(few: u32) -> ProptestConfig {
+    let wanted = std::env::var("ACEMQ_FUZZ_CASES").ok();
+    let cases = wanted.map(|text| text.parse().expect("ACEMQ_FUZZ_CASES is a number"));
+    // What failed is printed; a file beside the sources would be found by nobody.
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases.unwrap_or(few)) }
+}
 
 /// Names that mean something to this crate or to the broker, and names that do not.
 fn name() -> impl Strategy<Value = String> {
@@ -36,7 +47,13 @@ fn name() -> impl Strategy<Value = String> {
         "x-death",
         "x-first-death-queue",
         "x-delivery-count",
+        "CC",
+        "BCC",
+        "x-match",
         "acemq-reply-to",
+        header::RESPONDER_ERROR,
+        header::EXCEPTION_MESSAGE,
+        header::ORIGINAL_EXCHANGE,
         "traceparent",
         "",
     ]);
@@ -44,7 +61,7 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 /// Text that comes close to what the readers look for.
-fn suggestive_text() -> impl Strategy<Value = String> {
+pub(super) fn suggestive_text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
         any::<String>(),
@@ -55,7 +72,7 @@ fn suggestive_text() -> impl Strategy<Value = String> {
     ]
 }
 
-fn value() -> impl Strategy<Value = HeaderValue> {
+pub(crate) fn value() -> impl Strategy<Value = HeaderValue> {
     let scalar = prop_oneof![
         any::<bool>().prop_map(HeaderValue::Bool),
         any::<i32>().prop_map(HeaderValue::Int),
@@ -81,15 +98,34 @@ fn table_of(headers: Vec<(String, HeaderValue)>) -> Headers {
     headers.into_iter().collect()
 }
 
-fn table() -> impl Strategy<Value = Headers> {
+pub(crate) fn table() -> impl Strategy<Value = Headers> {
     vec((name(), value()), 0..16).prop_map(table_of)
 }
 
-fn received() -> impl Strategy<Value = Properties> {
-    (table(), prop::option::of(suggestive_text())).prop_map(|(headers, message_id)| Properties {
-        headers,
-        message_id,
-        ..Properties::default()
+/// Every property that a peer may set, with anything in it.
+pub(crate) fn received() -> impl Strategy<Value = Properties> {
+    let text = || prop::option::of(suggestive_text());
+    let texts = (text(), text(), text(), text(), text(), text(), text());
+    let numbers = (any::<Option<u8>>(), any::<Option<u64>>(), any::<bool>());
+    (table(), text(), texts, numbers).prop_map(|(headers, message_id, texts, numbers)| {
+        let (content_type, content_encoding, correlation_id, reply_to, kind, app_id, expiration) =
+            texts;
+        let (priority, timestamp, persistent) = numbers;
+        Properties {
+            headers,
+            message_id,
+            content_type,
+            content_encoding,
+            persistent,
+            priority,
+            correlation_id,
+            reply_to,
+            expiration,
+            timestamp,
+            kind,
+            user_id: None,
+            app_id,
+        }
     })
 }
 
@@ -106,7 +142,7 @@ fn shown(value: impl std::fmt::Debug) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn any_table_is_read_and_what_is_written_reads_the_same(

@@ -29,6 +29,16 @@ pub(crate) struct Received {
     pub(crate) span: tracing::Span,
 }
 
+impl Received {
+    /// The address to reply to: header `acemq-reply-to`, else the AMQP property; an empty one is
+    /// none (wire contract, section 9.1).
+    pub(crate) fn reply_to(&self) -> Option<&str> {
+        let present = |address: &&str| !address.is_empty();
+        let header = self.envelope.headers().get(header::REPLY_TO).and_then(HeaderValue::as_str);
+        header.filter(present).or_else(|| self.properties.reply_to.as_deref().filter(present))
+    }
+}
+
 impl<T> Message<T> {
     pub(crate) fn new(payload: T, received: Arc<Received>) -> Self {
         Self { payload, received }
@@ -117,11 +127,7 @@ impl<T> Message<T> {
     /// one is none (wire contract, section 9.1).
     #[must_use]
     pub fn reply_to(&self) -> Option<&str> {
-        let present = |address: &&str| !address.is_empty();
-        let header = self.headers().get(header::REPLY_TO).and_then(HeaderValue::as_str);
-        header
-            .filter(present)
-            .or_else(|| self.received.properties.reply_to.as_deref().filter(present))
+        self.received.reply_to()
     }
 
     /// Replaces the payload and keeps everything else.

@@ -98,7 +98,6 @@ impl RoutingSlip {
 ///
 /// Letters are ASCII: Java takes any letter, the others do not. Go also refuses `_`, which is
 /// therefore best left out of a pipeline shared with it.
-#[cfg_attr(not(test), expect(dead_code, reason = "for pipelines, which are still to come"))]
 pub(crate) fn check_step_name(name: &str) -> Result<()> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if name.is_empty() {

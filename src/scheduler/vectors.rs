@@ -52,7 +52,7 @@ fn the_family_s_ladder_is_declared_to_the_letter() {
             .collect();
         assert_eq!(Value::from(arguments), expected["arguments"]);
         let bound = topology.bindings.iter().any(|binding| {
-            binding.queue == name
+            binding.queue() == Some(name)
                 && binding.exchange == text(&expected["bind"], "exchange")
                 && binding.routing_key == text(&expected["bind"], "routing_key")
         });

@@ -16,7 +16,8 @@ pub enum ExchangeKind {
     Topic,
     /// To every bound queue.
     Fanout,
-    /// By header values. Not modelled by `memory://`, which refuses it.
+    /// To what is bound with the message's header values; the routing key does not count. See
+    /// [`Binding::headers`](super::Binding::headers).
     Headers,
 }
 
@@ -71,13 +72,27 @@ impl Exchange {
         Self::new(name, ExchangeKind::Fanout)
     }
 
+    /// Describes a durable headers exchange.
+    pub fn headers(name: impl Into<String>) -> Self {
+        Self::new(name, ExchangeKind::Headers)
+    }
+
+    /// Hands on to another exchange what no binding of this one takes. Default: it is returned to
+    /// a mandatory publisher, and dropped otherwise.
+    ///
+    /// The other exchange routes with the same key; it may have an alternate of its own. One that
+    /// does not exist takes nothing, and is no error.
+    pub fn alternate_exchange(self, exchange: impl Into<String>) -> Self {
+        self.argument("alternate-exchange", exchange.into())
+    }
+
     /// Makes the exchange vanish at a broker restart. Default: durable.
     pub fn transient(mut self) -> Self {
         self.durable = false;
         self
     }
 
-    /// Makes the exchange vanish with its last binding. Default: it stays.
+    /// Makes the exchange vanish with the last binding that leads from it. Default: it stays.
     pub fn auto_delete(mut self) -> Self {
         self.auto_delete = true;
         self

@@ -4,33 +4,17 @@
 //! them again after a reconnect. Declaring is idempotent and never deletes or changes anything: an
 //! object that exists with other properties is an error that names the difference.
 
+mod binding;
 mod exchange;
 mod queue;
 pub(crate) mod standard;
 
+pub(crate) use binding::Destination;
+pub use binding::{Binding, HeaderMatch};
 pub use exchange::{Exchange, ExchangeKind};
 pub use queue::{Overflow, Queue, QueueKind};
 
 use crate::error::{Error, Result};
-
-/// A queue's subscription to an exchange.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Binding {
-    pub(crate) queue: String,
-    pub(crate) exchange: String,
-    pub(crate) routing_key: String,
-}
-
-impl Binding {
-    /// Creates a binding: messages of `exchange` whose key matches `routing_key` go to `queue`.
-    pub fn new(
-        queue: impl Into<String>,
-        exchange: impl Into<String>,
-        routing_key: impl Into<String>,
-    ) -> Self {
-        Self { queue: queue.into(), exchange: exchange.into(), routing_key: routing_key.into() }
-    }
-}
 
 /// Exchanges, queues and bindings that belong together.
 ///
@@ -92,6 +76,22 @@ impl Topology {
         self
     }
 
+    /// Adds a binding that routes what `from` takes under a matching key on to the exchange `to`.
+    pub fn bind_exchange(
+        self,
+        to: impl Into<String>,
+        from: impl Into<String>,
+        routing_key: impl Into<String>,
+    ) -> Self {
+        self.binding(Binding::exchange(to, from, routing_key))
+    }
+
+    /// Adds a binding, for instance one of a headers exchange.
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.bindings.push(binding);
+        self
+    }
+
     /// Adds everything of another topology.
     pub fn merge(mut self, other: Self) -> Self {
         self.exchanges.extend(other.exchanges);
@@ -119,12 +119,7 @@ impl Topology {
     pub(crate) fn check(&self) -> Result<()> {
         self.exchanges.iter().try_for_each(Exchange::check)?;
         self.queues.iter().try_for_each(Queue::check)?;
-        for binding in &self.bindings {
-            check_name("binding queue", &binding.queue)?;
-            check_name("binding exchange", &binding.exchange)?;
-            check_length("binding routing key", &binding.routing_key)?;
-        }
-        Ok(())
+        self.bindings.iter().try_for_each(Binding::check)
     }
 }
 

@@ -25,8 +25,25 @@ pub enum QueueKind {
 pub enum Overflow {
     /// Refuses new messages: the publisher gets [`Error::Nacked`].
     RejectPublish,
-    /// Drops or dead-letters the oldest message. Not modelled by `memory://`, which refuses it.
+    /// Drops the message that would be delivered next, or dead-letters it with the reason
+    /// `maxlen`: the oldest one, in a queue with priorities the oldest of the highest. The broker's
+    /// default.
     DropHead,
+    /// Refuses new messages as [`RejectPublish`](Self::RejectPublish), and dead-letters each one
+    /// that it refuses with the reason `maxlen`. Classic queues only.
+    RejectPublishDeadLetter,
+}
+
+impl Overflow {
+    /// Returns RabbitMQ's name of it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RejectPublish => "reject-publish",
+            Self::DropHead => "drop-head",
+            Self::RejectPublishDeadLetter => "reject-publish-dlx",
+        }
+    }
 }
 
 /// A queue that should exist.
@@ -132,11 +149,25 @@ impl Queue {
 
     /// Limits the number of waiting messages. Default: no limit.
     pub fn max_length(self, messages: u32, overflow: Overflow) -> Self {
-        let overflow = match overflow {
-            Overflow::RejectPublish => "reject-publish",
-            Overflow::DropHead => "drop-head",
-        };
-        self.argument("x-max-length", i64::from(messages)).argument("x-overflow", overflow)
+        self.argument("x-max-length", i64::from(messages)).argument("x-overflow", overflow.as_str())
+    }
+
+    /// Limits the bytes of the bodies that wait. Default: no limit.
+    ///
+    /// With [`max_length`](Self::max_length) the limit reached first counts; both have one
+    /// overflow.
+    pub fn max_length_bytes(self, bytes: u64, overflow: Overflow) -> Self {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.argument("x-max-length-bytes", bytes).argument("x-overflow", overflow.as_str())
+    }
+
+    /// Delivers messages of higher priority first, with priorities from 0 to this one. Classic
+    /// queues only. Default: every message is alike.
+    ///
+    /// A message without a priority has 0, one with a higher priority this one. Each priority
+    /// costs the broker a queue: a handful is enough.
+    pub fn max_priority(self, priority: u8) -> Self {
+        self.argument("x-max-priority", i64::from(priority))
     }
 
     /// Dead-letters a message after this many unsuccessful deliveries. Quorum queues only.
@@ -177,6 +208,20 @@ impl Queue {
                 &self.name,
                 "is a quorum queue, which cannot be transient, exclusive or auto-deleted; use `Queue::classic`",
             ));
+        }
+        // The broker takes the first in silence as `drop-head`.
+        for argument in ["x-overflow", "x-max-priority"] {
+            let found = self.arguments.get(argument);
+            let is_classic = match found {
+                Some(HeaderValue::Text(text)) => text == Overflow::RejectPublishDeadLetter.as_str(),
+                found => found.is_some(),
+            };
+            if self.kind == QueueKind::Quorum && is_classic {
+                let reason = format!(
+                    "is a quorum queue, which cannot have this `{argument}`; use `Queue::classic`"
+                );
+                return Err(Error::invalid("queue", &self.name, reason));
+            }
         }
         Ok(())
     }

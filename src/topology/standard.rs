@@ -46,7 +46,6 @@ pub(crate) fn reply_queue(name: &str) -> Topology {
 }
 
 /// The queue of one step of a pipeline (wire contract, section 11.1).
-#[cfg_attr(not(test), expect(dead_code, reason = "for pipelines, which are still to come"))]
 pub(crate) fn step_queue_name(pipeline: &str, step: &str) -> String {
     format!("{pipeline}.{step}")
 }

@@ -14,6 +14,8 @@
 //! - Deliveries that were not settled go back to their queue when the channel closes.
 //! - Dropping any future returned here leaks nothing.
 
+#[cfg(all(test, feature = "rabbitmq"))]
+mod differential;
 pub(crate) mod memory;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;
@@ -157,6 +159,10 @@ pub(crate) trait SubscriptionControl: Send + Sync + 'static {
 
     /// Closes the channel; unsettled deliveries go back to the queue.
     fn close(&self) -> BoxFuture<'_, ()>;
+
+    /// Returns when the broker has read all that was settled before.
+    #[cfg(all(test, feature = "rabbitmq"))]
+    fn barrier(&self) -> BoxFuture<'_, ()>;
 }
 
 /// A channel that takes messages one by one. Dropping it closes the channel in the background.
@@ -166,6 +172,10 @@ pub(crate) trait Pull: Send + 'static {
 
     /// Closes the channel; unsettled deliveries go back to the queue.
     fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
+
+    /// Returns when the broker has read all that was settled before.
+    #[cfg(all(test, feature = "rabbitmq"))]
+    fn barrier(&self) -> BoxFuture<'_, ()>;
 }
 
 /// A delivered message that waits for its settlement.

@@ -35,7 +35,9 @@ macro_rules! on_both_brokers {
 }
 
 mod consuming;
+mod exchanges;
 mod failing;
+mod limiting;
 mod publishing;
 mod replaying;
 mod routing;

@@ -19,7 +19,7 @@ use super::{
     link::OpenLink,
     queue::Queue,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, topology::Destination};
 
 /// The number of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +87,8 @@ pub(super) struct State {
     pub(super) now: Instant,
     pub(super) epoch_seconds: u64,
     pub(super) exchanges: BTreeMap<String, Exchange>,
+    /// The other end of each binding: exchange and key, by what they lead to.
+    pub(super) sources: BTreeMap<Destination, BTreeSet<(String, String)>>,
     pub(super) queues: BTreeMap<String, Queue>,
     pub(super) links: BTreeMap<LinkId, OpenLink>,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
@@ -108,6 +110,7 @@ impl State {
             now: Instant::now(),
             epoch_seconds: 0,
             exchanges: Exchange::predeclared(),
+            sources: BTreeMap::new(),
             queues: BTreeMap::new(),
             links: BTreeMap::new(),
             channels: BTreeMap::new(),

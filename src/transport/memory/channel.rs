@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::{
     broker::{Broker, ChannelId, LinkId, QueueId, State},
     dead_letter::Reason,
+    queue::Queue,
     reply,
     stored::Stored,
 };
@@ -40,6 +41,14 @@ pub(super) struct Channel {
     last_tag: u64,
 }
 
+#[cfg(all(test, feature = "rabbitmq"))]
+impl Channel {
+    /// What it did not settle.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Stored> {
+        self.unsettled.values().map(|unsettled| &unsettled.message)
+    }
+}
+
 #[derive(Debug)]
 struct Unsettled {
     queue: QueueRef,
@@ -61,15 +70,6 @@ enum Return {
     Requeued,
     /// Its channel closed.
     Abandoned,
-}
-
-/// How a channel comes to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// Its owner closed it, or its connection.
-    Asked,
-    /// The connection broke.
-    Lost,
 }
 
 impl State {
@@ -138,8 +138,9 @@ impl State {
         message: Stored,
         pulled: bool,
     ) -> Option<Delivery> {
-        let queue = self.queues.get(name)?;
+        let queue = self.queues.get_mut(name)?;
         let open = self.channels.get_mut(&channel)?;
+        *queue.unsettled.entry(channel).or_default() += 1;
         open.last_tag += 1;
         let tag = open.last_tag;
         let mut properties = message.message.properties.clone();
@@ -170,13 +171,19 @@ impl State {
         };
         // The queue may be deleted: its messages went with it.
         let Some(queue) = self.current(&of) else { return Ok(()) };
+        queue.taken_back(channel);
         let has_room_again = queue.consumers.settled(channel);
         if queue.is_quorum() {
             queue.used_at = now;
         }
         match verdict {
             Verdict::Ack => {}
-            Verdict::Requeue => self.give_back(&of.0, message, Return::Requeued),
+            Verdict::Requeue => {
+                if queue.is_quorum() && queue.settings.is_last_return(message.returns) {
+                    queue.consumers.widen(channel);
+                }
+                self.give_back(&of.0, message, Return::Requeued);
+            }
             Verdict::Reject => self.bury(&of.0, message, Reason::Rejected),
         }
         if has_room_again || verdict == Verdict::Requeue {
@@ -185,6 +192,17 @@ impl State {
             self.schedule(&of.0);
         }
         Ok(())
+    }
+
+    /// Requeues everything that a channel has.
+    pub(super) fn requeue_all(&mut self, channel: ChannelId) {
+        let open = self.channels.get(&channel);
+        let tags: Vec<_> =
+            open.into_iter().flat_map(|open| open.unsettled.keys().copied()).collect();
+        for tag in tags {
+            // It fails only without the channel.
+            let _ = self.settle(channel, tag, Verdict::Requeue);
+        }
     }
 
     /// Puts an unsettled message back into its queue, or dead-letters it at the delivery limit.
@@ -201,7 +219,7 @@ impl State {
             return;
         }
         match queue.settings.delivery_limit {
-            Some(limit) if i64::from(message.returns) > limit => {
+            Some(_) if queue.settings.is_last_return(message.returns - 1) => {
                 self.bury(name, message, Reason::DeliveryLimit);
             }
             None if how == Return::Requeued => queue.ready.push(message),
@@ -209,30 +227,16 @@ impl State {
         }
     }
 
-    /// Closes channels: their consumers end, their unsettled messages go back.
-    ///
-    /// Whoever closes a channel or a connection makes a quorum queue turn to its next single
-    /// active consumer before it takes the messages back, so that one starts with younger
-    /// messages; when the connection breaks, and with classic queues always, it is the other way
-    /// round. RabbitMQ 3.10 does so.
-    pub(super) fn close_channels(
-        &mut self,
-        ids: &[ChannelId],
-        ending: Ending,
-        error: &dyn Fn() -> Error,
-    ) {
+    /// Closes channels: their consumers end, their unsettled messages go back, and only then does a
+    /// queue turn to its next single active consumer.
+    pub(super) fn close_channels(&mut self, ids: &[ChannelId], error: &dyn Fn() -> Error) {
         let mut touched = self.detach_consumers(ids);
-        if ending == Ending::Asked {
-            for own in &touched {
-                if self.current(own).is_some_and(|queue| queue.is_quorum()) {
-                    self.refresh(&own.0);
-                }
-            }
-        }
-        let closed: Vec<_> = ids.iter().filter_map(|id| self.channels.remove(id)).collect();
-        for channel in closed {
+        let closed: Vec<_> =
+            ids.iter().filter_map(|id| Some((*id, self.channels.remove(id)?))).collect();
+        for (id, channel) in closed {
             for (_, Unsettled { queue, message }) in channel.unsettled {
-                if self.is_current(&queue) {
+                if let Some(current) = self.current(&queue) {
+                    current.taken_back(id);
                     self.give_back(&queue.0, message, Return::Abandoned);
                     touched.insert(queue);
                 }
@@ -270,10 +274,18 @@ impl State {
         own.map(|(id, _)| *id).collect()
     }
 
-    /// Returns how many messages of a queue are delivered and not settled.
-    pub(super) fn unsettled(&self, queue: &QueueRef) -> usize {
-        let all = self.channels.values().flat_map(|channel| channel.unsettled.values());
-        all.filter(|unsettled| unsettled.queue == *queue).count()
+    /// Returns how many consumers RabbitMQ counts. A quorum queue counts as well who was cancelled
+    /// and did not settle all it has, and each pulled message that is not settled.
+    pub(super) fn count_consumers(&self, queue: &Queue) -> usize {
+        if !queue.is_quorum() {
+            return queue.consumers.counted();
+        }
+        let holders = queue.unsettled.iter().filter(|(id, _)| !queue.consumers.contains(**id));
+        let others = holders.map(|(id, held)| {
+            let consumed = self.channels.get(id).is_some_and(|channel| channel.consumes.is_some());
+            if consumed { 1 } else { *held }
+        });
+        queue.consumers.counted() + others.sum::<usize>()
     }
 }
 

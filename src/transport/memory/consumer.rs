@@ -7,9 +7,12 @@ use super::{
     channel::Deliveries,
     queue::Queue,
     reply,
+    settings::Settings,
+    stored::type_name,
 };
 use crate::{
     error::{Error, Result},
+    topology::QueueKind,
     transport::Subscribe,
 };
 
@@ -18,6 +21,7 @@ use crate::{
 pub(super) struct Consumer {
     pub(super) channel: ChannelId,
     exclusive: bool,
+    priority: i64,
     prefetch: usize,
     unsettled: usize,
 }
@@ -29,71 +33,150 @@ impl Consumer {
 }
 
 /// The consumers of one queue.
+///
+/// Those with room get messages in turn ("Consumer Prefetch"), higher priorities first ("Consumer
+/// Priorities"). One that has none leaves the line, and comes back to its end. A quorum queue takes
+/// it out with the message that fills it, a classic queue not before its next turn.
 #[derive(Debug)]
 pub(super) struct Consumers {
-    /// In turn; with a single active consumer, in the order of registration.
+    /// By priority and in turn. With a single active consumer, the active one, then those who
+    /// wait for its place.
     line: VecDeque<Consumer>,
+    /// Found full. None with a single active consumer.
+    full: Vec<Consumer>,
     single_active: bool,
+    kind: QueueKind,
 }
 
 impl Consumers {
-    pub(super) fn new(single_active: bool) -> Self {
-        Self { line: VecDeque::new(), single_active }
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            line: VecDeque::new(),
+            full: Vec::new(),
+            single_active: settings.single_active,
+            kind: settings.kind,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.line.len()
+        self.line.len() + self.full.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.line.is_empty()
+        self.len() == 0
     }
 
     /// Returns whether the queue belongs to one consumer alone.
     fn in_exclusive_use(&self) -> bool {
-        self.line.iter().any(|consumer| consumer.exclusive)
+        self.line.iter().chain(&self.full).any(|consumer| consumer.exclusive)
+    }
+
+    fn add(&mut self, consumer: Consumer) {
+        if self.single_active && self.kind == QueueKind::Quorum {
+            // Priorities do not count here in RabbitMQ 3.10.
+            self.line.push_back(consumer);
+        } else {
+            self.line_up(consumer);
+        }
+    }
+
+    /// Puts a consumer behind those of its priority; never before an active one.
+    fn line_up(&mut self, consumer: Consumer) {
+        let first = usize::from(self.single_active).min(self.line.len());
+        let behind = |other: &Consumer| other.priority >= consumer.priority;
+        let before = self.line.iter().skip(first).take_while(|other| behind(other)).count();
+        self.line.insert(first + before, consumer);
     }
 
     /// Picks the consumer of the next message and counts the message as unsettled.
-    ///
-    /// Consumers with room get messages in turn ("Consumer Prefetch"). With a single active
-    /// consumer the one registered first gets all, however full it is ("Single Active Consumer").
     fn take_turn(&mut self) -> Option<ChannelId> {
-        let turn = if self.single_active {
-            self.line.front().filter(|first| first.has_room()).map(|_| 0)
-        } else {
-            self.line.iter().position(Consumer::has_room)
-        }?;
-        let mut consumer = self.line.remove(turn)?;
-        consumer.unsettled += 1;
-        let channel = consumer.channel;
         if self.single_active {
-            self.line.push_front(consumer);
-        } else {
-            self.line.push_back(consumer);
+            // All go to the first, however full it is ("Single Active Consumer").
+            let active = self.line.front_mut().filter(|active| active.has_room())?;
+            active.unsettled += 1;
+            return Some(active.channel);
         }
-        Some(channel)
+        while let Some(mut next) = self.line.pop_front() {
+            if !next.has_room() {
+                self.full.push(next);
+                continue;
+            }
+            next.unsettled += 1;
+            let channel = next.channel;
+            if next.has_room() || self.kind == QueueKind::Classic {
+                self.line_up(next);
+            } else {
+                self.full.push(next);
+            }
+            return Some(channel);
+        }
+        None
     }
 
     /// Gives a consumer room again. `false` if it is cancelled.
     pub(super) fn settled(&mut self, channel: ChannelId) -> bool {
-        let consumer = self.line.iter_mut().find(|consumer| consumer.channel == channel);
+        let is_it = |consumer: &Consumer| consumer.channel == channel;
+        if let Some(at) = self.full.iter().position(is_it) {
+            let mut consumer = self.full.swap_remove(at);
+            consumer.unsettled = consumer.unsettled.saturating_sub(1);
+            self.line_up(consumer);
+            return true;
+        }
+        let consumer = self.line.iter_mut().find(|consumer| is_it(consumer));
         consumer.is_some_and(|consumer| {
             consumer.unsettled = consumer.unsettled.saturating_sub(1);
             true
         })
     }
 
+    /// Lets a consumer have one more at a time, for good.
+    ///
+    /// RabbitMQ 3.10 gives the room of a message that dies of its delivery limit back twice.
+    pub(super) fn widen(&mut self, channel: ChannelId) {
+        let all = self.line.iter_mut().chain(&mut self.full);
+        if let Some(consumer) = all.into_iter().find(|consumer| consumer.channel == channel) {
+            consumer.prefetch = consumer.prefetch.saturating_add(1);
+        }
+    }
+
+    /// Returns how many consumers RabbitMQ counts: in a quorum queue with a single active consumer
+    /// it leaves out those that wait for its place.
+    pub(super) fn counted(&self) -> usize {
+        if self.single_active && self.kind == QueueKind::Quorum {
+            self.len().min(1)
+        } else {
+            self.len()
+        }
+    }
+
     /// Removes a consumer. `false` if it is not there.
     fn remove(&mut self, channel: ChannelId) -> bool {
-        let before = self.line.len();
+        let before = self.len();
         self.line.retain(|consumer| consumer.channel != channel);
-        self.line.len() < before
+        self.full.retain(|consumer| consumer.channel != channel);
+        self.len() < before
+    }
+
+    pub(super) fn contains(&self, channel: ChannelId) -> bool {
+        self.channels().any(|other| other == channel)
     }
 
     pub(super) fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        self.line.iter().map(|consumer| consumer.channel)
+        self.line.iter().chain(&self.full).map(|consumer| consumer.channel)
     }
+}
+
+/// Reads a consumer's arguments: its priority, from any integer, else 0.
+fn priority_of(request: &Subscribe) -> Result<i64> {
+    let name = "x-priority";
+    if let Some((other, _)) = request.arguments.iter().find(|(argument, _)| *argument != name) {
+        return Err(reply::unsupported(format!("consumer argument `{other}`")));
+    }
+    let Some(value) = request.arguments.get(name) else { return Ok(0) };
+    value.as_i64().ok_or_else(|| {
+        let problem = format!("\"expected integer, got {}\"", type_name(value));
+        reply::invalid_argument(name, &request.queue, problem)
+    })
 }
 
 impl State {
@@ -104,9 +187,7 @@ impl State {
         request: &Subscribe,
     ) -> Result<(ChannelId, Deliveries)> {
         self.check_open(link)?;
-        if let Some((argument, _)) = request.arguments.iter().next() {
-            return Err(reply::unsupported(format!("consumer argument `{argument}`")));
-        }
+        let priority = priority_of(request)?;
         self.check_owner(link, &request.queue)?;
         let Some(queue) = self.queues.get(&request.queue) else {
             return Err(reply::no_queue(&request.queue));
@@ -122,9 +203,9 @@ impl State {
         let id = queue.id;
         let (channel, deliveries) = self.open_consuming_channel(link, &request.queue, id);
         let prefetch = usize::from(request.prefetch.max(1));
-        let consumer = Consumer { channel, exclusive, prefetch, unsettled: 0 };
+        let consumer = Consumer { channel, exclusive, priority, prefetch, unsettled: 0 };
         if let Some(queue) = self.queues.get_mut(&request.queue) {
-            queue.consumers.line.push_back(consumer);
+            queue.consumers.add(consumer);
         }
         self.refresh(&request.queue);
         Ok((channel, deliveries))
@@ -133,16 +214,48 @@ impl State {
     /// Brings a queue up to date after any change: expires its head, delivers what can be
     /// delivered, and notes when it needs attention next.
     pub(super) fn refresh(&mut self, name: &str) {
-        loop {
-            self.expire_heads(name);
-            if !self.deliver_next(name) {
-                break;
-            }
+        if self.queues.get(name).is_some_and(Queue::is_quorum) {
+            self.work_off_quorum(name);
+        } else {
+            self.trim(name);
+            self.expire_and_deliver(name);
         }
         if let Some(queue) = self.queues.get_mut(name) {
             queue.tell_publishers();
         }
         self.schedule(name);
+    }
+
+    /// A quorum queue drops what is over its limit after it delivered, a classic queue before. What
+    /// expired behind a message that it dropped is an operation of its own.
+    fn work_off_quorum(&mut self, name: &str) {
+        let mut start =
+            self.dead.iter().position(|dead| dead.is_of(name)).unwrap_or(self.dead.len());
+        loop {
+            self.expire_and_deliver(name);
+            let before = self.dead.len();
+            self.trim(name);
+            // What a quorum queue of RabbitMQ 3.10 drops in one operation it sends the last first,
+            // and before all else that died in it.
+            let dropped = self.dead.split_off(before);
+            let others = self.dead.split_off(start);
+            self.dead.extend(dropped.into_iter().rev().chain(others));
+            start = self.dead.len();
+            let now = self.now;
+            let head = self.queues.get(name).and_then(|queue| queue.ready.head());
+            if head.and_then(|head| head.expires).is_none_or(|at| at > now) {
+                return;
+            }
+        }
+    }
+
+    fn expire_and_deliver(&mut self, name: &str) {
+        loop {
+            self.expire_heads(name);
+            if !self.deliver_next(name) {
+                return;
+            }
+        }
     }
 
     /// Delivers the head of a queue, whether it is expired or not, to the next consumer in turn.

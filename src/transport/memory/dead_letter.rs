@@ -12,6 +12,8 @@ use crate::message::{HeaderValue, Headers};
 pub(super) enum Reason {
     Rejected,
     Expired,
+    /// Its queue is full.
+    MaxLength,
     DeliveryLimit,
 }
 
@@ -20,6 +22,7 @@ impl Reason {
         match self {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
+            Self::MaxLength => "maxlen",
             Self::DeliveryLimit => "delivery_limit",
         }
     }
@@ -32,6 +35,13 @@ pub(super) struct DeadLetter {
     target: DeadLetterTarget,
     message: Message,
     reason: Reason,
+}
+
+impl DeadLetter {
+    /// Whether it died in this queue.
+    pub(super) fn is_of(&self, queue: &str) -> bool {
+        self.queue == queue
+    }
 }
 
 impl State {
@@ -57,10 +67,15 @@ impl State {
     /// It is routed at the end of the current operation, so that queues that dead-letter into each
     /// other are worked off one by one.
     pub(super) fn bury(&mut self, name: &str, message: Stored, reason: Reason) {
+        self.dead_letter(name, message.message, reason);
+    }
+
+    /// Sends a message to the dead-letter exchange of a queue, if the queue has one.
+    pub(super) fn dead_letter(&mut self, name: &str, message: Message, reason: Reason) {
         let target = self.queues.get(name).and_then(|queue| queue.settings.dead_letter.clone());
         if let Some(target) = target {
             let queue = name.to_owned();
-            self.dead.push_back(DeadLetter { queue, target, message: message.message, reason });
+            self.dead.push_back(DeadLetter { queue, target, message, reason });
         }
     }
 
@@ -68,9 +83,7 @@ impl State {
     pub(super) fn route_dead_letters(&mut self) {
         while let Some(DeadLetter { queue, target, mut message, reason }) = self.dead.pop_front() {
             stamp(&mut message, &queue, &target, reason, self.epoch_seconds);
-            let Ok(mut queues) = self.route(&message.exchange, &message.routing_keys) else {
-                continue;
-            };
+            let mut queues = self.route(&message);
             if reason != Reason::Rejected {
                 queues.retain(|queue| !is_cycle(queue, &message.properties.headers));
             }
@@ -119,12 +132,12 @@ fn death(message: &Message, queue: &str, reason: Reason, epoch_seconds: u64) -> 
     death
 }
 
-/// Adds a death to `x-death`, the latest first.
+/// Adds a death to `x-death`, before the others.
 ///
 /// A second death in the same queue for the same reason raises the count of the first and brings
 /// it to the front; the rest of that entry stays as it was.
 fn record(headers: &mut Headers, mut death: Headers) {
-    let mut deaths = match headers.remove("x-death") {
+    let deaths = match headers.remove("x-death") {
         Some(HeaderValue::List(deaths)) => deaths,
         Some(_) => Vec::new(),
         None => {
@@ -136,24 +149,42 @@ fn record(headers: &mut Headers, mut death: Headers) {
             Vec::new()
         }
     };
+    let mut deaths = one_for_each_cause(deaths);
     let mut count = 0;
-    let is_same = |value: &HeaderValue| {
-        let HeaderValue::Table(earlier) = value else { return false };
-        ["queue", "reason"].iter().all(|name| earlier.get(name) == death.get(name))
-    };
-    if let Some(earlier) = deaths.iter().position(is_same) {
-        let same = deaths.remove(earlier);
-        // Entries of one queue and reason are one; only a client could have written more.
-        deaths.retain(|value| !is_same(value));
-        if let HeaderValue::Table(earlier) = same {
-            count = earlier.get("count").and_then(HeaderValue::as_i64).unwrap_or_default();
-            death = earlier;
-        }
+    if let Some(earlier) = deaths.iter().position(|earlier| is_of_one_cause(earlier, &death)) {
+        death = deaths.remove(earlier);
+        count = death.get("count").and_then(HeaderValue::as_i64).unwrap_or_default();
     }
     death.insert("count", HeaderValue::Long(count.saturating_add(1)));
-    deaths.retain(|value| matches!(value, HeaderValue::Table(_)));
-    deaths.insert(0, HeaderValue::Table(death));
+    deaths.insert(0, death);
+    let deaths = deaths.into_iter().map(HeaderValue::Table).collect();
     headers.insert("x-death", HeaderValue::List(deaths));
+}
+
+/// The entries of a history, one for each queue and reason; only a client could have written more,
+/// or something else.
+///
+/// RabbitMQ 3.10 turns a history of several entries round each time: the latest death comes first,
+/// and those before it change their order with every further one.
+fn one_for_each_cause(history: Vec<HeaderValue>) -> Vec<Headers> {
+    let mut deaths: Vec<Headers> = Vec::new();
+    let mut entries = 0;
+    for entry in history {
+        let HeaderValue::Table(death) = entry else { continue };
+        entries += 1;
+        if deaths.iter().any(|known| is_of_one_cause(known, &death)) {
+            continue;
+        }
+        deaths.push(death);
+    }
+    if entries > 1 {
+        deaths.reverse();
+    }
+    deaths
+}
+
+fn is_of_one_cause(one: &Headers, other: &Headers) -> bool {
+    ["queue", "reason"].iter().all(|name| one.get(name) == other.get(name))
 }
 
 /// Returns whether a message that just died would come back to `queue` by itself.

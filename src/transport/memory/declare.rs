@@ -2,16 +2,17 @@
 
 use super::{
     broker::{LinkId, QueueId, State},
-    exchange::Exchange,
+    exchange::{ALTERNATE, Exchange},
+    header_match,
     queue::{Declared, Queue},
     reply,
-    settings::{MODELLED, Settings},
+    settings::{self, Settings},
     stored::type_name,
 };
 use crate::{
     error::{Error, Result},
     message::HeaderValue,
-    topology::{self, Binding, ExchangeKind, Topology},
+    topology::{self, Binding, Destination, ExchangeKind, QueueKind, Topology},
     transport::QueueInfo,
 };
 
@@ -29,22 +30,26 @@ impl State {
         if name.is_empty() {
             return Err(reply::access_refused("operation not permitted on the default exchange"));
         }
-        if wanted.kind == ExchangeKind::Headers {
-            return Err(reply::unsupported("headers exchanges"));
-        }
-        if let Some((argument, _)) = wanted.arguments.iter().next() {
+        if let Some((argument, _)) = wanted.arguments.iter().find(|(name, _)| *name != ALTERNATE) {
             return Err(reply::unsupported(format!("exchange argument `{argument}`")));
         }
+        let alternate = wanted.arguments.get(ALTERNATE);
         let Some(found) = self.exchanges.get(name) else {
             check_reserved("exchange", name)?;
-            let exchange = Exchange::new(wanted.kind, wanted.durable, wanted.auto_delete);
-            self.exchanges.insert(name.to_owned(), exchange);
+            if let Some(other) = alternate.filter(|value| value.as_str().is_none()) {
+                return Err(reply::precondition_failed(format_args!(
+                    "invalid type '{}' for arg '{ALTERNATE}' in exchange '{name}' in vhost '/'",
+                    type_name(other)
+                )));
+            }
+            self.exchanges.insert(name.to_owned(), Exchange::new(wanted));
             return Ok(());
         };
         let object = Object { kind: "exchange", name };
         object.same("type", wanted.kind.as_str(), found.kind.as_str())?;
         object.same("durable", wanted.durable, found.durable)?;
-        object.same("auto_delete", wanted.auto_delete, found.auto_delete)
+        object.same("auto_delete", wanted.auto_delete, found.auto_delete)?;
+        object.same_argument(ALTERNATE, alternate, found.arguments.get(ALTERNATE))
     }
 
     fn declare_queue(&mut self, link: LinkId, wanted: &topology::Queue) -> Result<()> {
@@ -61,7 +66,7 @@ impl State {
         };
         let now = self.now;
         if let Some(found) = self.queues.get_mut(&wanted.name) {
-            check_equivalent(&wanted.name, &declared, &found.declared)?;
+            check_equivalent(&wanted.name, found.settings.kind, &declared, &found.declared)?;
             if !found.is_quorum() {
                 found.used_at = now;
             }
@@ -77,18 +82,27 @@ impl State {
     }
 
     fn bind(&mut self, link: LinkId, binding: &Binding) -> Result<()> {
-        let Binding { queue, exchange, routing_key } = binding;
-        if exchange.is_empty() {
+        let (to, exchange) = (&binding.to, binding.exchange.as_str());
+        if exchange.is_empty() || *to == Destination::Exchange(String::new()) {
             return Err(reply::access_refused("operation not permitted on the default exchange"));
         }
-        self.check_owner(link, queue)?;
-        let Some(from) = self.exchanges.get_mut(exchange) else {
-            return Err(reply::no_exchange(exchange));
-        };
-        if !self.queues.contains_key(queue) {
-            return Err(reply::no_queue(queue));
+        let from = self.exchanges.get(exchange).ok_or_else(|| reply::no_exchange(exchange))?;
+        match to {
+            Destination::Queue(name) if !self.queues.contains_key(name) => {
+                return Err(reply::no_queue(name));
+            }
+            Destination::Exchange(name) if !self.exchanges.contains_key(name) => {
+                return Err(reply::no_exchange(name));
+            }
+            _ => {}
         }
-        from.bind(queue, routing_key);
+        if from.kind == ExchangeKind::Headers {
+            header_match::check(&binding.arguments)?;
+        }
+        if let Destination::Queue(name) = to {
+            self.check_owner(link, name)?;
+        }
+        self.add_binding(binding);
         Ok(())
     }
 
@@ -102,12 +116,10 @@ impl State {
             queue.used_at = now;
         }
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        let info = QueueInfo {
-            messages: count(queue.ready.len()),
-            consumers: count(queue.consumers.len()),
-        };
+        let messages = count(queue.ready.len());
         self.schedule(name);
-        Ok(Some(info))
+        let consumers = self.queues.get(name).map_or(0, |queue| self.count_consumers(queue));
+        Ok(Some(QueueInfo { messages, consumers: count(consumers) }))
     }
 
     pub(super) fn delete_queue(&mut self, link: LinkId, name: &str) -> Result<()> {
@@ -123,7 +135,7 @@ impl State {
         if let Some(at) = queue.scheduled {
             self.timetable.remove(&(at, name.to_owned()));
         }
-        self.exchanges.retain(|_, exchange| !exchange.unbind_queue(name));
+        self.unbind(&Destination::Queue(name.to_owned()));
         self.end_consumers(&queue.consumers, || reply::queue_deleted(name));
     }
 
@@ -147,14 +159,19 @@ fn check_reserved(object: &str, name: &str) -> Result<()> {
 }
 
 /// Compares a declaration with what exists, property by property in RabbitMQ's order.
-fn check_equivalent(name: &str, wanted: &Declared, found: &Declared) -> Result<()> {
+fn check_equivalent(
+    name: &str,
+    kind: QueueKind,
+    wanted: &Declared,
+    found: &Declared,
+) -> Result<()> {
     if wanted.owner != found.owner {
         return Err(reply::locked(name));
     }
     let object = Object { kind: "queue", name };
     object.same("durable", wanted.durable, found.durable)?;
     object.same("auto_delete", wanted.auto_delete, found.auto_delete)?;
-    MODELLED.iter().try_for_each(|argument| {
+    settings::arguments_of(kind).iter().try_for_each(|argument| {
         let pair = (wanted.arguments.get(argument), found.arguments.get(argument));
         object.same_argument(argument, pair.0, pair.1)
     })

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::{
     broker::{Broker, State},
-    channel::Ending,
     reply,
     stored::Stored,
 };
@@ -87,15 +86,26 @@ impl MemoryBroker {
 
     /// Returns how many messages of a queue are delivered and not settled.
     pub(crate) fn unsettled(&self, queue: &str) -> usize {
-        self.broker.with(|state| {
-            let id = state.queues.get(queue).map(|queue| queue.id);
-            id.map_or(0, |id| state.unsettled(&(queue.to_owned(), id)))
-        })
+        self.broker
+            .with(|state| state.queues.get(queue).map_or(0, |queue| queue.unsettled.values().sum()))
     }
 
     /// Returns the names of all queues, sorted.
     pub(crate) fn queue_names(&self) -> Vec<String> {
         self.broker.with(|state| state.queues.keys().cloned().collect())
+    }
+
+    /// Returns when a message expires next, also one behind others or with a consumer, or when
+    /// anything else happens by itself.
+    #[cfg(all(test, feature = "rabbitmq"))]
+    pub(crate) fn next_expiry(&self) -> Option<tokio::time::Instant> {
+        self.broker.with(|state| {
+            let waiting = state.queues.values().flat_map(|queue| queue.ready.iter());
+            let with_consumers = state.channels.values().flat_map(|channel| channel.messages());
+            let messages = waiting.chain(with_consumers).filter_map(|message| message.expires);
+            let due = state.timetable.iter().map(|(at, _)| *at);
+            messages.chain(due).filter(|at| *at > state.now).min()
+        })
     }
 
     /// Restarts the broker: every connection is lost, and what is not durable is gone.
@@ -111,9 +121,9 @@ impl State {
     /// Loses all links at the same moment, so that none gets what another leaves behind.
     fn lose_all_links(&mut self, reason: &str) {
         let channels: Vec<_> = self.channels.keys().copied().collect();
-        self.close_channels(&channels, Ending::Lost, &|| reply::interrupted(reason));
+        self.close_channels(&channels, &|| reply::interrupted(reason));
         for link in self.links.keys().copied().collect::<Vec<_>>() {
-            self.lose_link(link, Ending::Lost, reason);
+            self.lose_link(link, reason);
         }
     }
 
@@ -134,7 +144,10 @@ impl State {
         for name in transient.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.remove_queue(&name);
         }
-        self.exchanges.retain(|_, exchange| exchange.durable);
+        let transient = self.exchanges.iter().filter(|(_, exchange)| !exchange.durable);
+        for name in transient.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.remove_exchange(&name);
+        }
         let now = self.now;
         for name in self.queues.keys().cloned().collect::<Vec<_>>() {
             if let Some(queue) = self.queues.get_mut(&name) {

@@ -10,7 +10,6 @@ use tokio::{
 
 use super::{
     broker::{Broker, LinkId, State},
-    channel::Ending,
     publish::Pending,
     reply,
     subscription::{self, MemoryPull},
@@ -60,10 +59,10 @@ impl State {
     ///
     /// Its channels close, its exclusive queues go, and whoever waits for an answer learns that
     /// none will come.
-    pub(super) fn lose_link(&mut self, id: LinkId, ending: Ending, reason: &str) {
+    pub(super) fn lose_link(&mut self, id: LinkId, reason: &str) {
         let Some(link) = self.links.remove(&id) else { return };
         link.timer.abort();
-        self.close_channels(&self.channels_of(id), ending, &|| reply::interrupted(reason));
+        self.close_channels(&self.channels_of(id), &|| reply::interrupted(reason));
         let own = self.queues.iter().filter(|(_, queue)| queue.declared.owner == Some(id));
         for name in own.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.remove_queue(&name);
@@ -173,8 +172,7 @@ impl Link for MemoryLink {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        async move { self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED)) }
-            .boxed()
+        async move { self.broker.with(|state| state.lose_link(self.id, CLOSED)) }.boxed()
     }
 }
 
@@ -183,7 +181,7 @@ const CLOSED: &str = "closed by this client";
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        self.broker.with(|state| state.lose_link(self.id, Ending::Asked, CLOSED));
+        self.broker.with(|state| state.lose_link(self.id, CLOSED));
     }
 }
 

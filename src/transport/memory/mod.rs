@@ -1,8 +1,8 @@
 //! An in-process broker with RabbitMQ's rules, on tokio's clock.
 //!
-//! It models what this library uses: direct, topic and fanout exchanges, classic and quorum
-//! queues, TTLs, dead letters, delivery limits, length limits that reject, single active and
-//! exclusive consumers. The model is RabbitMQ 3.10, quirks included where a program could meet
+//! It models what a service meets: direct, topic, fanout and headers exchanges, bindings between
+//! them, alternates, classic and quorum queues, TTLs, dead letters, delivery limits, length limits,
+//! priorities, single active and exclusive consumers. The model is RabbitMQ 3.10, quirks included where a program could meet
 //! them; where the two differ, this one is wrong. What is not modelled is refused with
 //! [`Error::Unsupported`](crate::Error::Unsupported), so that no test passes on an option that was
 //! ignored.
@@ -25,6 +25,8 @@ mod dead_letter;
 mod declare;
 mod exchange;
 mod faults;
+mod header_match;
+mod limit;
 mod link;
 mod publish;
 mod queue;

@@ -1,16 +1,21 @@
 //! Publishing: routing a message and answering its publisher.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use tokio::sync::oneshot;
 
 use super::{
     broker::{LinkId, State},
+    dead_letter::Reason,
     reply,
     stored::{Message, Stored},
 };
 use crate::{
     error::{Error, Result},
+    topology::Overflow,
     transport::Outgoing,
 };
 
@@ -78,7 +83,7 @@ impl State {
         let message = Message::accept(outgoing)?;
         let exchange = message.exchange.clone();
         let routing_key = message.routing_key().to_owned();
-        let queues = self.route(&exchange, &message.routing_keys)?;
+        let queues = self.route(&message);
         if queues.is_empty() && mandatory {
             let reason = "312 NO_ROUTE".to_owned();
             return Err(Error::Unroutable { exchange, routing_key, reason });
@@ -91,18 +96,13 @@ impl State {
         if refused { Err(Error::Nacked { exchange, routing_key }) } else { Ok(()) }
     }
 
-    /// Finds the queues that an exchange routes to. The default exchange takes queue names.
-    pub(super) fn route(&self, exchange: &str, keys: &[String]) -> Result<Vec<String>> {
-        if exchange.is_empty() {
-            let named: BTreeSet<_> = keys.iter().filter(|k| self.queues.contains_key(*k)).collect();
-            return Ok(named.into_iter().cloned().collect());
+    /// Finds the queues that a message goes to. The default exchange takes queue names.
+    pub(super) fn route(&self, message: &Message) -> BTreeSet<String> {
+        if !message.exchange.is_empty() {
+            return self.reach(&message.exchange, message);
         }
-        let from = self.exchanges.get(exchange).ok_or_else(|| reply::no_exchange(exchange))?;
-        let mut found = BTreeSet::new();
-        for key in keys {
-            from.route(key, &mut found);
-        }
-        Ok(found.into_iter().map(str::to_owned).collect())
+        let named = message.routing_keys.iter().filter(|key| self.queues.contains_key(*key));
+        named.cloned().collect()
     }
 
     /// Puts a message into a queue. `false` if the queue refuses it because it is full.
@@ -117,12 +117,18 @@ impl State {
     ) -> bool {
         let now = self.now;
         let Some(queue) = self.queues.get_mut(name) else { return false };
-        if !queue.takes_from(publisher) {
+        if !queue.takes(&message, publisher) {
+            if queue.settings.overflow == Overflow::RejectPublishDeadLetter {
+                self.dead_letter(name, message, Reason::MaxLength);
+            }
             return false;
         }
         let ttl = message.ttl().into_iter().chain(queue.settings.message_ttl).min();
-        let expires = ttl.map(|ttl| now + ttl);
-        queue.ready.push(Stored { message, position: 0, expires, returns: 0 });
+        // A quorum queue of RabbitMQ 3.10 keeps what expires at once for a millisecond.
+        let least = Duration::from_millis(queue.is_quorum().into());
+        let expires = ttl.map(|ttl| now + ttl.max(least));
+        let priority = queue.settings.priority_of(&message);
+        queue.ready.push(Stored { message, priority, position: 0, expires, returns: 0 });
         self.deliver_next(name);
         self.refresh(name);
         true

@@ -1,11 +1,14 @@
 //! One queue: what waits in it, and who consumes it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, VecDeque},
+};
 
 use tokio::time::Instant;
 
 use super::{
-    broker::{LinkId, QueueId},
+    broker::{ChannelId, LinkId, QueueId},
     consumer::Consumers,
     settings::Settings,
     stored::Stored,
@@ -21,12 +24,14 @@ pub(super) struct Queue {
     pub(super) settings: Settings,
     pub(super) ready: Ready,
     pub(super) consumers: Consumers,
+    /// How many of its messages each channel has and did not settle.
+    pub(super) unsettled: BTreeMap<ChannelId, usize>,
     /// When it was last used, as `x-expires` counts it.
     pub(super) used_at: Instant,
     /// The entry it has in the broker's timetable.
     pub(super) scheduled: Option<Instant>,
     /// The publishers of a limited quorum queue, and whether each is being refused.
-    publishers: HashMap<LinkId, bool>,
+    pub(super) publishers: HashMap<LinkId, bool>,
 }
 
 /// What a later declaration is compared with.
@@ -41,13 +46,14 @@ pub(super) struct Declared {
 
 impl Queue {
     pub(super) fn new(id: QueueId, declared: Declared, settings: Settings, now: Instant) -> Self {
-        let consumers = Consumers::new(settings.single_active);
+        let consumers = Consumers::new(&settings);
         Self {
             id,
             declared,
             settings,
             ready: Ready::default(),
             consumers,
+            unsettled: BTreeMap::new(),
             used_at: now,
             scheduled: None,
             publishers: HashMap::new(),
@@ -66,40 +72,20 @@ impl Queue {
 
     /// Returns when the queue goes if nobody uses it ("Queue TTL").
     pub(super) fn unused_deadline(&self) -> Option<Instant> {
-        let expires = self.settings.expires.filter(|_| self.consumers.is_empty())?;
+        let is_used =
+            !self.consumers.is_empty() || (self.is_quorum() && !self.unsettled.is_empty());
+        let expires = self.settings.expires.filter(|_| !is_used)?;
         Some(self.used_at + expires)
     }
 
-    /// Returns whether the queue takes one more message under `reject-publish`.
-    ///
-    /// A classic queue counts at the moment of arrival, whoever publishes. A quorum queue tells
-    /// its publishers to stop after it went over the limit, so it holds one more than the limit,
-    /// lets them go on at four fifths of it, and takes dead letters in any case.
-    pub(super) fn takes_from(&mut self, publisher: Option<LinkId>) -> bool {
-        let Some(limit) = self.settings.max_length else { return true };
-        let waiting = self.ready.len();
-        match (self.settings.kind, publisher) {
-            (QueueKind::Classic, _) => waiting < limit,
-            (QueueKind::Quorum, None) => true,
-            (QueueKind::Quorum, Some(publisher)) => {
-                !*self.publishers.entry(publisher).or_insert(waiting > limit)
+    /// Notes that a channel settled a message, or lost it.
+    pub(super) fn taken_back(&mut self, channel: ChannelId) {
+        if let Some(left) = self.unsettled.get_mut(&channel) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.unsettled.remove(&channel);
             }
         }
-    }
-
-    /// Tells the publishers of a quorum queue to stop or to go on.
-    pub(super) fn tell_publishers(&mut self) {
-        let Some(limit) = self.settings.max_length else { return };
-        let waiting = self.ready.len();
-        if waiting > limit {
-            self.publishers.values_mut().for_each(|refused| *refused = true);
-        } else if waiting <= limit.saturating_mul(4) / 5 {
-            self.publishers.values_mut().for_each(|refused| *refused = false);
-        }
-    }
-
-    pub(super) fn forget_publisher(&mut self, publisher: LinkId) {
-        self.publishers.remove(&publisher);
     }
 }
 
@@ -108,26 +94,30 @@ impl Queue {
 pub(super) struct Ready {
     /// Returned to a quorum queue; delivered before everything else, in the order of return.
     returned: VecDeque<Stored>,
-    /// By position.
-    waiting: BTreeMap<u64, Stored>,
+    /// By priority, the highest first, and position.
+    waiting: BTreeMap<(Reverse<u8>, u64), Stored>,
     next_position: u64,
+    /// Of all bodies.
+    bytes: usize,
 }
 
 impl Ready {
-    /// Adds a message at the end.
+    /// Adds a message at the end of its priority.
     pub(super) fn push(&mut self, mut message: Stored) {
         message.position = self.next_position;
         self.next_position += 1;
-        self.waiting.insert(message.position, message);
+        self.put_back(message);
     }
 
     /// Puts a message back where it was, as a classic queue does.
     pub(super) fn put_back(&mut self, message: Stored) {
-        self.waiting.insert(message.position, message);
+        self.bytes += message.message.body.len();
+        self.waiting.insert((Reverse(message.priority), message.position), message);
     }
 
     /// Puts a message behind the other returned ones and before the rest, as a quorum queue does.
     pub(super) fn give_back(&mut self, message: Stored) {
+        self.bytes += message.message.body.len();
         self.returned.push_back(message);
     }
 
@@ -136,11 +126,17 @@ impl Ready {
     }
 
     pub(super) fn pop(&mut self) -> Option<Stored> {
-        self.returned.pop_front().or_else(|| Some(self.waiting.pop_first()?.1))
+        let message = self.returned.pop_front().or_else(|| Some(self.waiting.pop_first()?.1))?;
+        self.bytes -= message.message.body.len();
+        Some(message)
     }
 
     pub(super) fn len(&self) -> usize {
         self.returned.len() + self.waiting.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -154,5 +150,6 @@ impl Ready {
     pub(super) fn retain(&mut self, keep: impl Fn(&Stored) -> bool) {
         self.returned.retain(&keep);
         self.waiting.retain(|_, message| keep(message));
+        self.bytes = self.iter().map(|message| message.message.body.len()).sum();
     }
 }

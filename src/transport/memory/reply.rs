@@ -16,11 +16,8 @@ pub(super) fn no_queue(name: &str) -> Error {
     Error::NotFound { reason: format!("NOT_FOUND - no queue '{name}' in vhost '/'") }
 }
 
-/// 404 for an exchange; the ones that RabbitMQ has and this broker does not are unsupported.
+/// 404 for an exchange.
 pub(super) fn no_exchange(name: &str) -> Error {
-    if matches!(name, "amq.headers" | "amq.match") {
-        return unsupported("headers exchanges");
-    }
     Error::NotFound { reason: format!("NOT_FOUND - no exchange '{name}' in vhost '/'") }
 }
 
@@ -68,6 +65,17 @@ pub(super) fn invalid_argument(
     precondition_failed(format_args!(
         "invalid arg '{argument}' for queue '{queue}' in vhost '/': {problem}"
     ))
+}
+
+/// Text as Erlang prints a binary: quoted, or byte by byte where it is not plain.
+pub(super) fn erlang_binary(text: &str) -> String {
+    let is_plain =
+        text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
+    if is_plain && !text.is_empty() {
+        return format!("<<\"{text}\">>");
+    }
+    let bytes: Vec<_> = text.bytes().map(|byte| byte.to_string()).collect();
+    format!("<<{}>>", bytes.join(","))
 }
 
 /// The end of an operation whose channel or connection is gone.

@@ -3,28 +3,54 @@
 use std::time::Duration;
 
 use super::{
+    limit::Limit,
     reply,
-    stored::{LONGEST_TTL_MS, type_name},
+    stored::{LONGEST_TTL_MS, Message, type_name},
 };
 use crate::{
     error::Result,
     message::{HeaderValue, Headers},
-    topology::{Queue, QueueKind},
+    topology::{Overflow, Queue, QueueKind},
 };
 
-/// The modelled arguments, in the order in which RabbitMQ compares them.
-pub(super) const MODELLED: [&str; 10] = [
+/// The modelled arguments of classic queues, in the order in which RabbitMQ compares them.
+const CLASSIC: [&str; 12] = [
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
     "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
     "x-overflow",
-    "x-delivery-limit",
+    "x-queue-mode",
+    "x-queue-version",
     "x-single-active-consumer",
     "x-queue-type",
 ];
+
+/// The modelled arguments of quorum queues, in the order in which RabbitMQ compares them.
+const QUORUM: [&str; 11] = [
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-delivery-limit",
+    "x-message-ttl",
+];
+
+/// The modelled arguments of a kind of queue, in the order in which RabbitMQ compares them.
+pub(super) fn arguments_of(kind: QueueKind) -> &'static [&'static str] {
+    match kind {
+        QueueKind::Classic => &CLASSIC,
+        QueueKind::Quorum => &QUORUM,
+    }
+}
 
 /// A queue's arguments, read and checked.
 #[derive(Debug, Clone)]
@@ -33,8 +59,10 @@ pub(super) struct Settings {
     pub(super) message_ttl: Option<Duration>,
     pub(super) expires: Option<Duration>,
     pub(super) dead_letter: Option<DeadLetterTarget>,
-    /// Over this many ready messages, publishes are refused.
-    pub(super) max_length: Option<usize>,
+    pub(super) limit: Limit,
+    pub(super) overflow: Overflow,
+    /// The highest priority that tells messages apart.
+    pub(super) max_priority: Option<u8>,
     pub(super) delivery_limit: Option<i64>,
     pub(super) single_active: bool,
 }
@@ -55,23 +83,38 @@ impl Settings {
     /// at-least-once only while the target cannot be reached.
     pub(super) fn read(queue: &Queue) -> Result<Self> {
         for (name, _) in queue.arguments.iter() {
-            if !MODELLED.contains(&name) {
+            if !CLASSIC.contains(&name) && !QUORUM.contains(&name) {
                 return Err(reply::unsupported(format!("queue argument `{name}`")));
             }
         }
         let arguments = Arguments { queue: &queue.name, table: &queue.arguments };
         let kind = arguments.kind()?;
-        arguments.check_kind(kind, queue)?;
         arguments.check_strategy()?;
-        Ok(Self {
+        arguments.check_storage()?;
+        let settings = Self {
             kind,
             message_ttl: arguments.milliseconds("x-message-ttl", 0)?,
             expires: arguments.milliseconds("x-expires", 1)?,
             dead_letter: arguments.dead_letter_target()?,
-            max_length: arguments.max_length()?,
+            limit: arguments.limit()?,
+            overflow: arguments.overflow(kind)?,
+            max_priority: arguments.max_priority()?,
             delivery_limit: arguments.integer("x-delivery-limit")?,
             single_active: arguments.flag("x-single-active-consumer")?,
-        })
+        };
+        arguments.check_kind(kind, queue)?;
+        Ok(settings)
+    }
+
+    /// Whether the delivery limit ends a message that came back this often, if it comes back again.
+    pub(super) fn is_last_return(&self, returns: u32) -> bool {
+        self.delivery_limit.is_some_and(|limit| i64::from(returns) + 1 > limit)
+    }
+
+    /// The priority of a message here.
+    pub(super) fn priority_of(&self, message: &Message) -> u8 {
+        let priority = message.properties.priority.unwrap_or_default();
+        self.max_priority.map_or(0, |highest| priority.min(highest))
     }
 }
 
@@ -100,30 +143,46 @@ impl Arguments<'_> {
 
     /// Refuses what only the other kind of queue has ("Quorum Queues": feature comparison).
     fn check_kind(&self, kind: QueueKind, queue: &Queue) -> Result<()> {
-        match kind {
-            QueueKind::Classic => ["x-delivery-limit", "x-dead-letter-strategy"]
-                .into_iter()
-                .filter(|name| self.table.get(name).is_some())
-                .try_for_each(|name| {
-                    Err(reply::precondition_failed(format_args!(
-                        "invalid arg '{name}' for queue '{}' in vhost '/' of queue type \
-                         rabbit_classic_queue",
-                        self.queue
-                    )))
-                }),
-            QueueKind::Quorum => [
-                (!queue.durable, "non-durable"),
-                (queue.exclusive, "exclusive-owner"),
-                (queue.auto_delete, "auto-delete"),
-            ]
-            .into_iter()
-            .filter(|(refused, _)| *refused)
-            .try_for_each(|(_, property)| {
-                Err(reply::precondition_failed(format_args!(
-                    "invalid property '{property}' for queue '{}' in vhost '/'",
-                    self.queue
-                )))
-            }),
+        let (other, type_of) = match kind {
+            QueueKind::Classic => (QUORUM.as_slice(), "rabbit_classic_queue"),
+            QueueKind::Quorum => (CLASSIC.as_slice(), "rabbit_quorum_queue"),
+        };
+        let foreign = other
+            .iter()
+            .find(|name| !arguments_of(kind).contains(name) && self.table.get(name).is_some());
+        if let Some(name) = foreign {
+            return Err(reply::precondition_failed(format_args!(
+                "invalid arg '{name}' for queue '{}' in vhost '/' of queue type {type_of}",
+                self.queue
+            )));
+        }
+        let refused = [
+            (!queue.durable, "non-durable"),
+            (queue.exclusive, "exclusive-owner"),
+            (queue.auto_delete, "auto-delete"),
+        ];
+        match refused.into_iter().find(|(refused, _)| *refused && kind == QueueKind::Quorum) {
+            None => Ok(()),
+            Some((_, property)) => Err(reply::precondition_failed(format_args!(
+                "invalid property '{property}' for queue '{}' in vhost '/'",
+                self.queue
+            ))),
+        }
+    }
+
+    /// Checks the arguments that say how a classic queue is stored, which nobody sees from outside.
+    fn check_storage(&self) -> Result<()> {
+        let (mode, version) = ("x-queue-mode", "x-queue-version");
+        if let Some(other) = self.text(mode)?.filter(|mode| !["default", "lazy"].contains(mode)) {
+            let problem = format!("\"unsupported queue mode '{other}'\"");
+            return Err(reply::invalid_argument(mode, self.queue, problem));
+        }
+        match self.size(version)? {
+            None | Some(1 | 2) => Ok(()),
+            Some(other) => {
+                let problem = format!("\"unsupported queue version '{other}'\"");
+                Err(reply::invalid_argument(version, self.queue, problem))
+            }
         }
     }
 
@@ -151,26 +210,36 @@ impl Arguments<'_> {
         }
     }
 
-    /// Reads the length limit. Only `reject-publish` is modelled ("Queue Length Limit").
-    fn max_length(&self) -> Result<Option<usize>> {
-        let overflow = match self.text("x-overflow")? {
-            Some(known @ ("drop-head" | "reject-publish-dlx")) => {
-                return Err(reply::unsupported(format!("queue argument `x-overflow` = `{known}`")));
-            }
-            None | Some("reject-publish") => self.table.get("x-overflow"),
-            Some(_) => {
-                return Err(reply::invalid_argument("x-overflow", self.queue, "invalid_overflow"));
-            }
-        };
-        let Some(length) = self.integer("x-max-length")? else { return Ok(None) };
-        let Ok(length) = usize::try_from(length) else {
-            let problem = format!("{{value_negative,{length}}}");
-            return Err(reply::invalid_argument("x-max-length", self.queue, problem));
-        };
-        if overflow.is_none() {
-            return Err(reply::unsupported("queue argument `x-max-length` without reject-publish"));
+    fn limit(&self) -> Result<Limit> {
+        let (messages, bytes) = (self.size("x-max-length")?, self.size("x-max-length-bytes")?);
+        Ok(Limit { messages, bytes })
+    }
+
+    /// What happens at the limit. A quorum queue takes `reject-publish-dlx` for `drop-head`.
+    fn overflow(&self, kind: QueueKind) -> Result<Overflow> {
+        match self.text("x-overflow")? {
+            None | Some("drop-head") => Ok(Overflow::DropHead),
+            Some("reject-publish") => Ok(Overflow::RejectPublish),
+            Some("reject-publish-dlx") if kind == QueueKind::Quorum => Ok(Overflow::DropHead),
+            Some("reject-publish-dlx") => Ok(Overflow::RejectPublishDeadLetter),
+            Some(_) => Err(reply::invalid_argument("x-overflow", self.queue, "invalid_overflow")),
         }
-        Ok(Some(length))
+    }
+
+    fn max_priority(&self) -> Result<Option<u8>> {
+        let name = "x-max-priority";
+        let Some(priority) = self.size(name)? else { return Ok(None) };
+        u8::try_from(priority).map(Some).map_err(|_| {
+            reply::invalid_argument(name, self.queue, format!("{{max_value_exceeded,{priority}}}"))
+        })
+    }
+
+    /// Reads an integer that is not negative.
+    fn size(&self, name: &str) -> Result<Option<usize>> {
+        let Some(number) = self.integer(name)? else { return Ok(None) };
+        usize::try_from(number).map(Some).map_err(|_| {
+            reply::invalid_argument(name, self.queue, format!("{{value_negative,{number}}}"))
+        })
     }
 
     fn milliseconds(&self, name: &str, least: i64) -> Result<Option<Duration>> {

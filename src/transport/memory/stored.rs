@@ -110,6 +110,8 @@ fn parse_expiration(text: &str) -> Result<Duration> {
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) message: Message,
+    /// From 0, and 0 in every queue without priorities.
+    pub(super) priority: u8,
     /// Its place in the order of arrival.
     pub(super) position: u64,
     /// When it expires, once it is at the head.

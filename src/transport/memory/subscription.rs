@@ -6,7 +6,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 
 use super::{
     broker::{Broker, ChannelId},
-    channel::{Deliveries, Ending},
+    channel::Deliveries,
     reply,
 };
 use crate::{
@@ -36,7 +36,7 @@ impl OwnChannel {
     fn close(&self) {
         if let Some(broker) = self.broker.upgrade() {
             broker.with(|state| {
-                state.close_channels(&[self.channel], Ending::Asked, &reply::channel_closed);
+                state.close_channels(&[self.channel], &reply::channel_closed);
             });
         }
     }
@@ -68,6 +68,11 @@ impl SubscriptionControl for MemoryControl {
     fn close(&self) -> BoxFuture<'_, ()> {
         async move { self.0.close() }.boxed()
     }
+
+    #[cfg(all(test, feature = "rabbitmq"))]
+    fn barrier(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
 }
 
 /// Takes messages one by one.
@@ -92,7 +97,19 @@ impl Pull for MemoryPull {
         .boxed()
     }
 
+    /// Gives back what it has before it closes, which a quorum queue takes differently.
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
-        async move { self.own.close() }.boxed()
+        async move {
+            if let Some(broker) = self.own.broker.upgrade() {
+                broker.with(|state| state.requeue_all(self.own.channel));
+            }
+            self.own.close();
+        }
+        .boxed()
+    }
+
+    #[cfg(all(test, feature = "rabbitmq"))]
+    fn barrier(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
     }
 }

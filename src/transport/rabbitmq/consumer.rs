@@ -33,6 +33,14 @@ pub(super) struct Delivering {
     pub(super) status: watch::Receiver<LinkStatus>,
 }
 
+#[cfg(test)]
+impl Delivering {
+    /// The broker reads a channel in order: what it answers, it answers after what came before.
+    async fn barrier(&self) {
+        let _ = self.channel.basic_qos(1, BasicQosOptions::default()).await;
+    }
+}
+
 pub(super) async fn subscribe(on: Delivering, request: Subscribe) -> Result<Subscription> {
     let queue = short("queue", &request.queue)?;
     let tag = short("consumer tag", &request.tag)?;
@@ -124,6 +132,11 @@ impl SubscriptionControl for Control {
         self.cancelled.store(true, Ordering::Release);
         close_channel(&self.on.channel).boxed()
     }
+
+    #[cfg(test)]
+    fn barrier(&self) -> BoxFuture<'_, ()> {
+        self.on.barrier().boxed()
+    }
 }
 
 impl Drop for Control {
@@ -208,6 +221,11 @@ impl Pull for PullChannel {
             close_channel(&self.on.channel).await;
         }
         .boxed()
+    }
+
+    #[cfg(test)]
+    fn barrier(&self) -> BoxFuture<'_, ()> {
+        self.on.barrier().boxed()
     }
 }
 

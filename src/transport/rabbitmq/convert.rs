@@ -128,7 +128,96 @@ pub(super) fn from_amqp(amqp: &BasicProperties) -> Properties {
 
 #[cfg(test)]
 mod tests {
+    use lapin::types::{generation, parsing};
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
+    use crate::message::random_tables;
+
+    /// A value of any of AMQP's types, also those that this crate never writes.
+    fn any_value() -> impl Strategy<Value = AMQPValue> {
+        let text = || vec(any::<u8>(), 0..20);
+        let scalar = prop_oneof![
+            any::<bool>().prop_map(AMQPValue::Boolean),
+            any::<i8>().prop_map(AMQPValue::ShortShortInt),
+            any::<u8>().prop_map(AMQPValue::ShortShortUInt),
+            any::<i16>().prop_map(AMQPValue::ShortInt),
+            any::<u16>().prop_map(AMQPValue::ShortUInt),
+            any::<i32>().prop_map(AMQPValue::LongInt),
+            any::<u32>().prop_map(AMQPValue::LongUInt),
+            any::<i64>().prop_map(AMQPValue::LongLongInt),
+            prop::num::f32::ANY.prop_map(AMQPValue::Float),
+            prop::num::f64::ANY.prop_map(AMQPValue::Double),
+            (any::<u8>(), any::<u32>()).prop_map(|(scale, value)| {
+                AMQPValue::DecimalValue(DecimalValue { scale, value })
+            }),
+            text().prop_map(|text| AMQPValue::LongString(text.into())),
+            text().prop_map(|bytes| AMQPValue::ByteArray(bytes.as_slice().into())),
+            any::<u64>().prop_map(AMQPValue::Timestamp),
+            Just(AMQPValue::Void),
+        ];
+        scalar.prop_recursive(3, 12, 4, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..4)
+                    .prop_map(|values| AMQPValue::FieldArray(FieldArray::from(values))),
+                vec(("[a-z]{0,6}", inner), 0..4).prop_map(|table| {
+                    let mut fields = FieldTable::default();
+                    for (name, value) in table {
+                        fields.insert(name.into(), value);
+                    }
+                    AMQPValue::FieldTable(fields)
+                }),
+            ]
+        })
+    }
+
+    /// The bytes of a table as they stand in a frame.
+    fn encoded(fields: &FieldTable) -> Vec<u8> {
+        let written = generation::gen_field_table::<Vec<u8>>(fields)(Vec::new().into());
+        written.unwrap().into_inner().0
+    }
+
+    proptest! {
+        #![proptest_config(random_tables::cases(300))]
+
+        #[test]
+        fn a_table_of_any_peer_is_read_and_goes_out_again_as_it_reads(value in any_value()) {
+            let read = header_value(&value);
+            let written = amqp_value(&read).unwrap();
+            prop_assert_eq!(format!("{:?}", header_value(&written)), format!("{read:?}"));
+        }
+
+        #[test]
+        fn a_damaged_table_is_read_or_refused(
+            value in any_value(),
+            changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        ) {
+            let mut fields = FieldTable::default();
+            fields.insert("name".into(), value);
+            let mut bytes = encoded(&fields);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Ok((_, fields)) = parsing::parse_field_table(bytes.as_slice()) {
+                let read = headers(&fields);
+                prop_assert!(read.encoded_len() > 0 || read.is_empty());
+            }
+        }
+
+        #[test]
+        fn what_this_crate_writes_arrives(properties in random_tables::received()) {
+            let sent = to_amqp(&properties);
+            let fits = properties.short_texts().into_iter().all(|(_, text)| text.len() <= 255);
+            if let Ok(sent) = sent {
+                // NaN does not equal itself.
+                prop_assert_eq!(format!("{:?}", from_amqp(&sent)), format!("{properties:?}"));
+            } else {
+                let names = format!("{:?}", properties.headers);
+                prop_assert!(!fits || names.len() > 255);
+            }
+        }
+    }
 
     #[test]
     fn every_property_and_header_kind_survives_the_trip_through_lapin() {

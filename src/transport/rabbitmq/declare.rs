@@ -2,8 +2,7 @@
 
 use lapin::{
     Channel,
-    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
-    types::FieldTable,
+    options::{ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
 };
 
 use super::{
@@ -12,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    topology::{Binding, Exchange, ExchangeKind, Queue, Topology},
+    topology::{Binding, Destination, Exchange, ExchangeKind, Queue, Topology},
 };
 
 /// Declares exchanges, queues and bindings in this order, and stops at the first refusal.
@@ -67,14 +66,18 @@ async fn queue(channel: &Channel, queue: &Queue) -> Result<()> {
 }
 
 async fn bind(channel: &Channel, binding: &Binding) -> Result<()> {
-    channel
-        .queue_bind(
-            short("queue", &binding.queue)?,
-            short("exchange", &binding.exchange)?,
-            short("routing_key", &binding.routing_key)?,
-            QueueBindOptions::default(),
-            FieldTable::default(),
-        )
-        .await
-        .map_err(|error| failure::of_declaration(&error))
+    let from = short("exchange", &binding.exchange)?;
+    let key = short("routing_key", &binding.routing_key)?;
+    let arguments = table(&binding.arguments)?;
+    let bound = match &binding.to {
+        Destination::Queue(queue) => {
+            let (to, options) = (short("queue", queue)?, QueueBindOptions::default());
+            channel.queue_bind(to, from, key, options, arguments).await
+        }
+        Destination::Exchange(exchange) => {
+            let (to, options) = (short("exchange", exchange)?, ExchangeBindOptions::default());
+            channel.exchange_bind(to, from, key, options, arguments).await
+        }
+    };
+    bound.map_err(|error| failure::of_declaration(&error))
 }

@@ -164,12 +164,56 @@ async fn a_quorum_queue_does_not_enforce_exclusive_consumers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn consumer_arguments_are_refused() {
+async fn consumer_arguments_but_the_priority_are_refused() {
     let f = Fixture::with_queue(Queue::classic("q")).await;
     let mut request = subscribe("q", 1);
-    request.arguments = Headers::from_iter([("x-priority", 5)]);
-    let refused = f.link.subscribe(request).await.map(drop);
+    request.arguments = Headers::from_iter([("x-cancel-on-ha-failover", true)]);
+    let refused = f.link.subscribe(request.clone()).await.map(drop);
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    request.arguments = Headers::from_iter([("x-priority", "high")]);
+    let refused = f.link.subscribe(request).await.map(drop).unwrap_err().to_string();
+    assert!(refused.contains("\"expected integer, got longstr\""), "{refused}");
+}
+
+async fn consume_with(f: &Fixture, priority: i64, prefetch: u16) -> Subscription {
+    let mut request = subscribe("q", prefetch);
+    request.arguments = Headers::from_iter([("x-priority", priority)]);
+    f.link.subscribe(request).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_of_higher_priority_gets_all_it_has_room_for() {
+    for queue in kinds() {
+        let f = Fixture::with_queue(queue).await;
+        let mut low = consume_with(&f, -1, 10).await;
+        let mut none = consume(&f.link, "q", 2).await;
+        let mut high = consume_with(&f, 5, 2).await;
+        f.send("q", &["0", "1", "2", "3", "4"]).await;
+        assert_eq!(bodies(&sent(&mut low)), "4");
+        assert_eq!(bodies(&sent(&mut none)), "2 3");
+        let held = sent(&mut high);
+        assert_eq!(bodies(&held), "0 1");
+        for delivery in held {
+            delivery.settle.ack().await.unwrap();
+        }
+        f.send("q", &["5"]).await;
+        assert_eq!(bodies(&sent(&mut high)), "5");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_consumer_of_higher_priority_comes_next_in_a_classic_queue_only() {
+    for (queue, next) in [(Queue::classic("q"), 2), (Queue::quorum("q"), 1)] {
+        let f = Fixture::with_queue(queue.single_active_consumer()).await;
+        let mut consumers = Vec::new();
+        for priority in [0, 0, 7] {
+            consumers.push(consume_with(&f, priority, 1).await);
+        }
+        f.send("q", &["0"]).await;
+        assert_eq!(bodies(&sent(&mut consumers[0])), "0", "the first stays the active one");
+        consumers[0].control.close().await;
+        assert_eq!(bodies(&sent(&mut consumers[next])), "0r");
+    }
 }
 
 async fn single_active(queue: Queue) -> (Fixture, Subscription, Subscription) {
@@ -213,15 +257,15 @@ async fn broken_connections_give_their_messages_back_in_order_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quorum_queue_hands_over_before_it_takes_the_messages_of_a_closed_channel_back() {
+async fn a_quorum_queue_takes_the_messages_of_a_closed_channel_back_before_it_hands_over() {
     let (_f, mut a, mut b) = single_active(Queue::quorum("q")).await;
     assert_eq!(pair(&mut a, &mut b), ("0 1".into(), String::new()));
 
     a.control.close().await;
-    let younger = sent(&mut b);
-    assert_eq!(bodies(&younger), "2 3");
-    ack_all(younger).await;
-    assert_eq!(bodies(&sent(&mut b)), "0r 1r");
+    let older = sent(&mut b);
+    assert_eq!(bodies(&older), "0r 1r");
+    ack_all(older).await;
+    assert_eq!(bodies(&sent(&mut b)), "2 3");
 }
 
 #[tokio::test(start_paused = true)]

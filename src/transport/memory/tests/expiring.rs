@@ -90,12 +90,15 @@ async fn a_ttl_of_zero_means_to_a_waiting_consumer_or_never() {
     for queue in kinds() {
         let f = fixture(queue.message_ttl(ms(0))).await;
         f.send("q", &["nobody"]).await;
+        // In a quorum queue it is a millisecond.
+        advance(ms(1)).await;
         assert_eq!(f.ready("dead"), ["nobody"]);
 
         let mut consumer = consume(&f.link, "q", 1).await;
         f.send("q", &["taken", "no room"]).await;
         let taken = sent(&mut consumer);
         assert_eq!(bodies(&taken), "taken");
+        advance(ms(1)).await;
         assert_eq!(f.ready("dead"), ["nobody", "no room"]);
 
         taken.into_iter().next().unwrap().settle.nack(true).await.unwrap();
@@ -188,15 +191,19 @@ async fn a_consumer_keeps_a_queue_and_its_end_starts_the_clock() {
 /// Returns whether a use in the middle of a queue's life keeps it alive.
 async fn survives(queue: Queue, usage: &str) -> bool {
     let f = Fixture::with_queue(queue.clone().expires(ms(100))).await;
-    f.send("q", &["x"]).await;
+    f.send("q", &["w", "x"]).await;
     let (delivery, mut pull) = f.take("q").await;
+    let mut held = Some(delivery.settle);
+    if !matches!(usage, "ack" | "hold") {
+        held.take().unwrap().ack().await.unwrap();
+    }
     advance(ms(60)).await;
     match usage {
         "get" => drop(pull.next().await.unwrap()),
         "declare" => f.declare(queue.expires(ms(100))).await,
         "inspect" => drop(f.link.inspect("q").await.unwrap()),
         "publish" => f.send("q", &["y"]).await,
-        "ack" => delivery.settle.ack().await.unwrap(),
+        "ack" => held.take().unwrap().ack().await.unwrap(),
         _ => {}
     }
     advance(ms(60)).await;
@@ -213,6 +220,7 @@ async fn what_counts_as_use_depends_on_the_kind_of_queue() {
         ("inspect", true, false),
         ("publish", false, false),
         ("ack", false, true),
+        ("hold", false, true),
     ] {
         assert_eq!(survives(Queue::classic("q"), usage).await, classic, "classic, {usage}");
         assert_eq!(survives(Queue::quorum("q"), usage).await, quorum, "quorum, {usage}");

@@ -1,5 +1,6 @@
 //! The broker's rules, one file per idea.
 
+mod any_message;
 mod consuming;
 mod dead_lettering;
 mod declaring;

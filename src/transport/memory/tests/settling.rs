@@ -38,8 +38,15 @@ async fn a_quorum_queue_without_a_limit_puts_requeued_messages_at_the_end() {
     let (f, taken, pull) = four_of_six(Queue::quorum("q")).await;
     let _one = requeue_three(taken).await;
     assert_eq!(f.ready("q"), ["4", "5", "2", "0", "3"]);
-    pull.close().await;
+    drop(pull);
     assert_eq!(f.ready("q"), ["1", "4", "5", "2", "0", "3"], "abandoned ones go first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_a_pull_requeues_what_it_has() {
+    let (f, _taken, pull) = four_of_six(Queue::quorum("q")).await;
+    pull.close().await;
+    assert_eq!(f.ready("q"), ["4", "5", "0", "1", "2", "3"]);
 }
 
 #[tokio::test(start_paused = true)]

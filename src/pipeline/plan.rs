@@ -1,0 +1,172 @@
+//! The route of a pipeline, and where a message goes next.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+
+use crate::{
+    error::Result,
+    message::{Envelope, Itinerary, Properties, RoutingSlip, Slip},
+    publish::Draft,
+    topology::{Exchange, Queue, Topology, standard},
+};
+
+/// A declared pipeline.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) steps: Vec<String>,
+    /// Where the result of the last step goes.
+    pub(super) results: Option<(String, String)>,
+}
+
+/// What a step sends on: ready to be published, or to be put into an outbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextHop {
+    pub(super) exchange: String,
+    pub(super) routing_key: String,
+    pub(super) envelope: Envelope,
+    pub(super) content_type: String,
+    pub(super) body: Bytes,
+}
+
+impl NextHop {
+    /// Returns the exchange it goes to.
+    #[must_use]
+    pub fn exchange(&self) -> &str {
+        &self.exchange
+    }
+
+    /// Returns the routing key it goes under.
+    #[must_use]
+    pub fn routing_key(&self) -> &str {
+        &self.routing_key
+    }
+
+    /// Returns its envelope, with the slip one step further.
+    #[must_use = "the envelope carries the slip"]
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    /// Returns the content type of the body.
+    #[must_use]
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// Returns the encoded payload.
+    #[must_use = "the body is what goes on"]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    pub(super) fn into_draft(self) -> Draft {
+        let content_type = Some(self.content_type);
+        Draft {
+            exchange: self.exchange,
+            routing_key: self.routing_key,
+            mandatory: true,
+            envelope: self.envelope,
+            properties: Properties { content_type, persistent: true, ..Properties::default() },
+            body: self.body,
+        }
+    }
+}
+
+/// Where a message goes after a step.
+#[derive(Debug, PartialEq)]
+pub(super) enum Way {
+    /// To the next stop, with this envelope.
+    On { exchange: String, routing_key: String, envelope: Box<Envelope> },
+    /// Nowhere: the run is complete.
+    Complete,
+}
+
+impl Plan {
+    pub(super) fn queue(&self, step: &str) -> String {
+        standard::step_queue_name(&self.name, step)
+    }
+
+    /// The exchange, and the queue of each step bound under its name (wire contract, section 11.1).
+    pub(super) fn topology(&self) -> Topology {
+        let mut topology = Topology::new().exchange(Exchange::direct(self.name.as_str()));
+        for step in &self.steps {
+            let queue = self.queue(step);
+            topology = topology.queue(Queue::quorum(queue.as_str())).bind(
+                queue.as_str(),
+                self.name.as_str(),
+                step.as_str(),
+            );
+        }
+        topology
+    }
+
+    /// The slip of a message that enters.
+    pub(super) fn slip(&self) -> Option<RoutingSlip> {
+        RoutingSlip::new(self.steps.iter().map(String::as_str))
+    }
+
+    /// Where a message goes after the step of this index (wire contract, sections 11.2 and 11.3): by
+    /// the slip that it carries, else by this declaration. An error says why it can go nowhere.
+    pub(super) fn way(
+        &self,
+        index: usize,
+        envelope: &Envelope,
+        now: DateTime<Utc>,
+    ) -> std::result::Result<Way, String> {
+        match Slip::of(envelope).map_err(|error| error.to_string())? {
+            Some(Slip::Itinerary(itinerary)) => {
+                let remaining = itinerary.advance(now);
+                let Some(stop) = remaining.next() else { return Ok(Way::Complete) };
+                let (exchange, routing_key) =
+                    (stop.exchange().to_owned(), stop.routing_key().to_owned());
+                let on = envelope
+                    .next_hop(&format!("{exchange}/{routing_key}"))
+                    .header(Itinerary::HEADER, remaining.to_header());
+                Ok(Way::On { exchange, routing_key, envelope: Box::new(on) })
+            }
+            Some(Slip::Route(route)) => {
+                let advanced = route.advance();
+                let Some(next) = advanced.current().map(str::to_owned) else {
+                    return Ok(Way::Complete);
+                };
+                if !self.steps.contains(&next) {
+                    // Of a foreign declaration: a guess could run the wrong step.
+                    return Err(format!("its route names `{next}`, which is no step here"));
+                }
+                Ok(self.step_to(next, envelope, Some(advanced)))
+            }
+            None => match self.steps.get(index + 1) {
+                Some(next) => Ok(self.step_to(next.clone(), envelope, None)),
+                None => Ok(Way::Complete),
+            },
+        }
+    }
+
+    fn step_to(&self, next: String, envelope: &Envelope, slip: Option<RoutingSlip>) -> Way {
+        let on = envelope.next_hop(&format!("{}/{next}", self.name));
+        let on = match slip {
+            Some(slip) => on.with_route(slip),
+            None => on,
+        };
+        Way::On { exchange: self.name.clone(), routing_key: next, envelope: Box::new(on) }
+    }
+}
+
+/// The names that a pipeline and its steps may have.
+pub(super) fn check(plan: &Plan) -> Result<()> {
+    use crate::{error::Error, message::check_step_name, topology::check_name};
+
+    check_name("pipeline", &plan.name)?;
+    for (index, step) in plan.steps.iter().enumerate() {
+        check_step_name(step)?;
+        check_name("step", &standard::parked_name(&plan.queue(step)))?;
+        if plan.steps[..index].contains(step) {
+            return Err(Error::invalid("step", step, "is the name of two steps"));
+        }
+    }
+    if plan.steps.is_empty() {
+        return Err(Error::invalid("pipeline", &plan.name, "has no steps"));
+    }
+    Ok(())
+}
