@@ -119,6 +119,7 @@ pub mod outbox;
 pub mod pipeline;
 mod publish;
 pub mod request_reply;
+pub mod routing_slip;
 pub mod saga;
 pub mod scheduler;
 mod store;
@@ -159,6 +160,7 @@ pub use request_reply::{
     Answers, CallOptions, PendingReply, RequestError, Requester, Responder, ResponderBuilder,
     ResponderError,
 };
+pub use routing_slip::{Forward, SlipStop, SlipStopBuilder, SlipStopStats, StopHandler};
 pub use saga::{
     ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError, Unresolved,
 };

@@ -68,6 +68,20 @@ impl Cause {
     }
 }
 
+/// Why a message is given up, if its handling ended like this: it will be dead-lettered.
+pub(crate) fn gives_up(
+    outcome: &Outcome,
+    attempt: i32,
+    age: Option<Duration>,
+    policy: &RetryPolicy,
+) -> Option<String> {
+    let attempt = u32::try_from(attempt).unwrap_or(1);
+    match decide(outcome.clone(), attempt, age, policy, "") {
+        Step::DeadLetter(_, reason) => Some(reason),
+        _ => None,
+    }
+}
+
 /// Decides what happens to a message of `queue`.
 ///
 /// `attempt` counts from 1. `age` is the time since the first publish, none where that is unknown.

@@ -208,3 +208,32 @@ fn text<'de, D: serde::Deserializer<'de>>(input: D) -> Result<String, D::Error> 
 fn filled<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(input)?.filter(|text| !text.is_empty()))
 }
+
+/// Changing what remains of a route.
+impl Itinerary {
+    /// Puts a stop before those that remain.
+    #[must_use]
+    pub fn insert_next(
+        mut self,
+        exchange: impl Into<String>,
+        routing_key: impl Into<String>,
+    ) -> Self {
+        let (exchange, routing_key) = (exchange.into(), routing_key.into());
+        self.steps.insert(0, Stop { exchange, routing_key, name: None, completed_at: None });
+        self
+    }
+
+    /// Leaves out the stops that remain and are not wanted.
+    #[must_use]
+    pub fn keep(mut self, wanted: impl FnMut(&Stop) -> bool) -> Self {
+        self.steps.retain(wanted);
+        self
+    }
+
+    /// Puts the stops of another route in the place of those that remain.
+    #[must_use]
+    pub fn replace_remaining(mut self, other: &Itinerary) -> Self {
+        self.steps.clone_from(&other.steps);
+        self
+    }
+}

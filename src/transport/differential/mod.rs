@@ -70,15 +70,15 @@ async fn compare(script: &Script) -> Result<(), String> {
             tokio::time::sleep_until(next).await;
             sleep(Duration::from_millis(2)).await;
         }
-        let waited = started.elapsed();
+        let took = started.elapsed();
         let answer = found.act(&step).await;
-        if waited > Duration::from_millis(2) {
-            sleep(waited).await;
+        if took > Duration::from_millis(2) {
+            sleep(took).await;
         }
         let outcome = if wanted == answer {
             let state = expected.observe(script).await;
             let seen = until_seen(&mut found, script, &state).await;
-            if waited > Duration::from_millis(2) {
+            if took > Duration::from_millis(2) {
                 sleep(BEHIND).await;
             }
             seen

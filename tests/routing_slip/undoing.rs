@@ -1,0 +1,110 @@
+//! Slips that travel back: what was done is undone in reverse.
+
+use std::time::Duration;
+
+use acemq::{Envelope, Forward, HandlerError, Itinerary, Message, RetryPolicy, SlipStop};
+use tokio::sync::mpsc;
+
+use crate::{
+    submit,
+    support::{Fixture, eventually, soon},
+};
+
+type Log = mpsc::UnboundedSender<String>;
+
+async fn booking(fx: &Fixture, queue: &str, undo: &str, log: Log) -> SlipStop {
+    let (name, undo) = (queue.to_owned(), undo.to_owned());
+    let stop = fx.mq.stop(queue, move |message: Message<u64>| {
+        let (log, name, undo) = (log.clone(), name.clone(), undo.clone());
+        async move {
+            log.send(format!("do {name}")).map_err(HandlerError::retry)?;
+            Ok(Forward::unchanged().undo_at("", undo, format!("booking {}", message.payload())))
+        }
+    });
+    stop.await.unwrap()
+}
+
+async fn cancelling(fx: &Fixture, queue: &str, log: Log) -> SlipStop {
+    let name = queue.to_owned();
+    let undo = fx.mq.slip_stop::<u64>(queue).start_undo(move |message: Message<u64>| {
+        let data = SlipStop::undo_data(&message).unwrap_or_default().to_owned();
+        let told = log.send(format!("undo at {name}: {data}"));
+        async move { told.map_err(HandlerError::retry) }
+    });
+    undo.await.unwrap()
+}
+
+on_both_brokers! {
+    async fn a_failure_undoes_what_was_done_in_reverse_and_stays_in_the_dead_letters(fx) {
+        let names = ["hotel", "flight", "hotel.undo", "flight.undo", "pay"];
+        let mut queues = Vec::new();
+        for name in names {
+            queues.push(fx.queue(name).await);
+        }
+        let [hotel, flight, hotel_undo, flight_undo, pay] = &queues[..] else { panic!("five") };
+        let (log, mut told) = mpsc::unbounded_channel();
+        let _hotel = booking(&fx, hotel, hotel_undo, log.clone()).await;
+        let _flight = booking(&fx, flight, flight_undo, log.clone()).await;
+        let last = cancelling(&fx, hotel_undo, log.clone()).await;
+        let first = cancelling(&fx, flight_undo, log.clone()).await;
+        let paying = fx
+            .mq
+            .slip_stop::<u64>(pay.as_str())
+            .retry(RetryPolicy::fixed(2, Duration::from_millis(1)))
+            .start(|message: Message<u64>| async move {
+                match message.payload() {
+                    1 => Err(HandlerError::retry("the bank is closed")),
+                    2 => Err(HandlerError::reject("no money")),
+                    3 => panic!("a bug"),
+                    _ => Ok(Forward::unchanged()),
+                }
+            })
+            .await
+            .unwrap();
+        let route = Itinerary::new()
+            .then_named("hotel", "", hotel.as_str())
+            .then_named("flight", "", flight.as_str())
+            .then_named("pay", "", pay.as_str());
+        for payload in [1, 2, 3] {
+            submit(&fx, &route, payload, Envelope::new()).await;
+            let mut happened = Vec::new();
+            while happened.len() < 4 {
+                happened.push(soon("the way there and back", told.recv()).await.unwrap());
+            }
+            assert_eq!(
+                happened,
+                [
+                    format!("do {hotel}"),
+                    format!("do {flight}"),
+                    format!("undo at {flight_undo}: booking {payload}"),
+                    format!("undo at {hotel_undo}: booking {payload}"),
+                ]
+            );
+            fx.until_length(&format!("{pay}.dlq"), payload).await;
+        }
+        submit(&fx, &route, 4, Envelope::new()).await;
+        eventually("the end", async || paying.stats().completed == 1).await;
+        assert_eq!(paying.stats().sent_back, 3);
+        eventually("the way back", async || last.stats().completed == 3).await;
+        assert_eq!((first.stats().sent_back, first.stats().completed), (3, 0));
+    }
+
+    async fn a_place_that_undoes_and_is_gone_is_told_and_nothing_loops(fx) {
+        let (hotel, pay) = (fx.queue("hotel").await, fx.queue("pay").await);
+        let gone = fx.name("gone");
+        let (log, mut told) = mpsc::unbounded_channel();
+        let _hotel = booking(&fx, &hotel, &gone, log).await;
+        let paying = fx
+            .mq
+            .stop(pay.as_str(), |_: Message<u64>| async {
+                Err::<Forward, _>(HandlerError::reject("no money"))
+            })
+            .await
+            .unwrap();
+        let route = Itinerary::new().then("", hotel.as_str()).then("", pay.as_str());
+        submit(&fx, &route, 1, Envelope::new()).await;
+        soon("the hotel", told.recv()).await.unwrap();
+        fx.until_length(&format!("{pay}.dlq"), 1).await;
+        assert_eq!(paying.stats().sent_back, 0);
+    }
+}
