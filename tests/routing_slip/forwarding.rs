@@ -15,7 +15,7 @@ use crate::{
 async fn adding(fx: &Fixture, queue: &str, number: u64) -> SlipStop {
     fx.mq
         .stop(queue, move |message: Message<u64>| async move {
-            Ok(Forward::json(&(message.payload() + number)).reject()?)
+            Forward::json(&(message.payload() + number)).reject()
         })
         .await
         .unwrap()
