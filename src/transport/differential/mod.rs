@@ -35,7 +35,6 @@ use super::{
     memory::MemoryTransport,
     rabbitmq::{Certificates, RabbitMqTransport},
 };
-use crate::topology::{Binding, Queue, Topology};
 
 /// How long RabbitMQ may take to show what is expected of it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -70,15 +69,15 @@ async fn compare(script: &Script) -> Result<(), String> {
             tokio::time::sleep_until(next).await;
             sleep(Duration::from_millis(2)).await;
         }
-        let waited = started.elapsed();
+        let pause = started.elapsed();
         let answer = found.act(&step).await;
-        if waited > Duration::from_millis(2) {
-            sleep(waited).await;
+        if pause > Duration::from_millis(2) {
+            sleep(pause).await;
         }
         let outcome = if wanted == answer {
             let state = expected.observe(script).await;
             let seen = until_seen(&mut found, script, &state).await;
-            if waited > Duration::from_millis(2) {
+            if pause > Duration::from_millis(2) {
                 sleep(BEHIND).await;
             }
             seen
@@ -119,23 +118,15 @@ async fn until_seen(found: &mut Actor, script: &Script, wanted: &[String]) -> Re
     }
 }
 
-/// Removes everything that a script made on RabbitMQ. Exchanges go with their last binding.
+/// Removes everything that a script made on RabbitMQ.
 async fn clean_up(script: &Script, found: Actor, rabbit: &RabbitMqTransport) {
     found.close().await;
     let link = rabbit.dial("differential").await.unwrap();
-    let last = script.name("last");
-    for exchange in script.exchanges.iter().map(|exchange| exchange.name.as_str()) {
-        let queue = Topology { queues: vec![Queue::classic(last.as_str())], ..Topology::default() };
-        link.declare(&queue).await.unwrap();
-        let bind = Topology::new().binding(Binding::new(last.as_str(), exchange, "last"));
-        // It may be gone by now.
-        let _ = link.declare(&bind).await;
-        link.delete_queue(&last).await.unwrap();
-    }
     for queue in script.queue_names() {
         link.delete_queue(&queue).await.unwrap();
     }
     link.close().await;
+    rabbit.delete_exchanges(script.exchanges.iter().map(|exchange| exchange.name.as_str())).await;
 }
 
 /// The random scripts to run.
