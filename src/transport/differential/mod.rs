@@ -15,6 +15,8 @@
 //! a little later; the order in which two queues dead-letter into a third; and the order in which a
 //! quorum queue sends what expired within a few milliseconds. And one thing that is not modelled: a
 //! classic queue with priorities does not notice at once that a new message at its head expired.
+//! Classic queues with a single active consumer are in the cases alone: RabbitMQ 3.10.8 crashes one
+//! that gets a message while it waits to turn to its next consumer (seed 1686 found it).
 
 mod actor;
 mod cases;
@@ -65,9 +67,17 @@ async fn compare(script: &Script) -> Result<(), String> {
         let wanted = expected.act(&step).await;
         // What expires does so on both before anything else happens, also where nobody sees it.
         let started = Instant::now();
+        let mut rounds = 0;
         while let Some(next) = broker.next_expiry().filter(|at| *at < Instant::now() + SOON) {
             tokio::time::sleep_until(next).await;
             sleep(Duration::from_millis(2)).await;
+            rounds += 1;
+            if rounds > ENDLESS {
+                break;
+            }
+        }
+        if rounds > ENDLESS {
+            break;
         }
         let pause = started.elapsed();
         let answer = found.act(&step).await;
@@ -95,6 +105,10 @@ async fn compare(script: &Script) -> Result<(), String> {
 
 /// Nothing in a script expires later than this and sooner than its end.
 const SOON: Duration = Duration::from_secs(10);
+
+/// After so many expiries in one step a message goes round for ever, as RabbitMQ lets one that was
+/// rejected before: there is no rest to compare, and the script ends.
+const ENDLESS: u32 = 100;
 
 /// What came to a queue last, and waits behind others, expires in this time.
 const BEHIND: Duration = Duration::from_millis(script::SHORT_MS.unsigned_abs() + 5);
