@@ -92,6 +92,10 @@ mod pages {
     struct ComingFrom;
     #[doc = include_str!("../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../docs/ordered.md")]
+    struct Ordered;
+    #[doc = include_str!("../docs/routing-slip.md")]
+    struct RoutingSlip;
     #[doc = include_str!("../docs/pipeline.md")]
     struct Pipeline;
     #[doc = include_str!("../docs/saga.md")]

@@ -204,14 +204,14 @@ impl<T: 'static> OrderedBuilder<T> {
         });
         // A start that fails or is dropped ends what it began.
         let guard = stop.clone().drop_guard();
-        let mut handles = Vec::new();
+        let mut opened = Vec::new();
         for index in 0..sending.partitions {
             let topology = layout::partition(&sending.name, index, sending.layout);
             let queue = layout::queue_name(&sending.name, index);
-            handles.push(start(&shared, queue, topology).await?);
+            opened.push(start(&shared, queue, topology).await?);
         }
         guard.disarm();
-        Ok(OrderedQueue::new(sending, handles, Some(stop)))
+        Ok(OrderedQueue::new(sending, opened, Some(stop)))
     }
 
     fn checked_prefetch(&self) -> Result<u16> {

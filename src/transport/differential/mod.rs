@@ -15,6 +15,8 @@
 //! a little later; the order in which two queues dead-letter into a third; and the order in which a
 //! quorum queue sends what expired within a few milliseconds. And one thing that is not modelled: a
 //! classic queue with priorities does not notice at once that a new message at its head expired.
+//! Classic queues with a single active consumer are in the cases alone: RabbitMQ 3.10.8 crashes one
+//! that gets a message while it waits to turn to its next consumer (seed 1686 found it).
 
 mod actor;
 mod cases;
@@ -35,7 +37,6 @@ use super::{
     memory::MemoryTransport,
     rabbitmq::{Certificates, RabbitMqTransport},
 };
-use crate::topology::{Binding, Queue, Topology};
 
 /// How long RabbitMQ may take to show what is expected of it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,19 +67,27 @@ async fn compare(script: &Script) -> Result<(), String> {
         let wanted = expected.act(&step).await;
         // What expires does so on both before anything else happens, also where nobody sees it.
         let started = Instant::now();
+        let mut rounds = 0;
         while let Some(next) = broker.next_expiry().filter(|at| *at < Instant::now() + SOON) {
             tokio::time::sleep_until(next).await;
             sleep(Duration::from_millis(2)).await;
+            rounds += 1;
+            if rounds > ENDLESS {
+                break;
+            }
         }
-        let took = started.elapsed();
+        if rounds > ENDLESS {
+            break;
+        }
+        let pause = started.elapsed();
         let answer = found.act(&step).await;
-        if took > Duration::from_millis(2) {
-            sleep(took).await;
+        if pause > Duration::from_millis(2) {
+            sleep(pause).await;
         }
         let outcome = if wanted == answer {
             let state = expected.observe(script).await;
             let seen = until_seen(&mut found, script, &state).await;
-            if took > Duration::from_millis(2) {
+            if pause > Duration::from_millis(2) {
                 sleep(BEHIND).await;
             }
             seen
@@ -96,6 +105,10 @@ async fn compare(script: &Script) -> Result<(), String> {
 
 /// Nothing in a script expires later than this and sooner than its end.
 const SOON: Duration = Duration::from_secs(10);
+
+/// After so many expiries in one step a message goes round for ever, as RabbitMQ lets one that was
+/// rejected before: there is no rest to compare, and the script ends.
+const ENDLESS: u32 = 100;
 
 /// What came to a queue last, and waits behind others, expires in this time.
 const BEHIND: Duration = Duration::from_millis(script::SHORT_MS.unsigned_abs() + 5);
@@ -119,23 +132,15 @@ async fn until_seen(found: &mut Actor, script: &Script, wanted: &[String]) -> Re
     }
 }
 
-/// Removes everything that a script made on RabbitMQ. Exchanges go with their last binding.
+/// Removes everything that a script made on RabbitMQ.
 async fn clean_up(script: &Script, found: Actor, rabbit: &RabbitMqTransport) {
     found.close().await;
     let link = rabbit.dial("differential").await.unwrap();
-    let last = script.name("last");
-    for exchange in script.exchanges.iter().map(|exchange| exchange.name.as_str()) {
-        let queue = Topology { queues: vec![Queue::classic(last.as_str())], ..Topology::default() };
-        link.declare(&queue).await.unwrap();
-        let bind = Topology::new().binding(Binding::new(last.as_str(), exchange, "last"));
-        // It may be gone by now.
-        let _ = link.declare(&bind).await;
-        link.delete_queue(&last).await.unwrap();
-    }
     for queue in script.queue_names() {
         link.delete_queue(&queue).await.unwrap();
     }
     link.close().await;
+    rabbit.delete_exchanges(script.exchanges.iter().map(|exchange| exchange.name.as_str())).await;
 }
 
 /// The random scripts to run.

@@ -96,6 +96,8 @@ pub(super) struct State {
     pub(super) timetable: BTreeSet<(Instant, String)>,
     /// On their way between queues.
     pub(super) dead: VecDeque<DeadLetter>,
+    /// How many of them were on their way before the current operation.
+    pub(super) dead_before: usize,
     /// Why publishing is blocked.
     pub(super) alarm: Option<String>,
     pub(super) confirms_held: bool,
@@ -116,6 +118,7 @@ impl State {
             channels: BTreeMap::new(),
             timetable: BTreeSet::new(),
             dead: VecDeque::new(),
+            dead_before: 0,
             alarm: None,
             confirms_held: false,
             connections_refused: false,

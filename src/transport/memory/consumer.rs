@@ -229,17 +229,18 @@ impl State {
     /// A quorum queue drops what is over its limit after it delivered, a classic queue before. What
     /// expired behind a message that it dropped is an operation of its own.
     fn work_off_quorum(&mut self, name: &str) {
-        let mut start =
-            self.dead.iter().position(|dead| dead.is_of(name)).unwrap_or(self.dead.len());
+        let mut start = self.dead_before.min(self.dead.len());
         loop {
             self.expire_and_deliver(name);
             let before = self.dead.len();
             self.trim(name);
-            // What a quorum queue of RabbitMQ 3.10 drops in one operation it sends the last first,
-            // and before all else that died in it.
-            let dropped = self.dead.split_off(before);
-            let others = self.dead.split_off(start);
-            self.dead.extend(dropped.into_iter().rev().chain(others));
+            if self.dead.len() > before {
+                // What a quorum queue of RabbitMQ 3.10 drops in one operation it sends the last
+                // first, and before all else that died in it.
+                let dropped = self.dead.split_off(before);
+                let others = self.dead.split_off(start);
+                self.dead.extend(dropped.into_iter().rev().chain(others));
+            }
             start = self.dead.len();
             let now = self.now;
             let head = self.queues.get(name).and_then(|queue| queue.ready.head());

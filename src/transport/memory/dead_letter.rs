@@ -37,13 +37,6 @@ pub(super) struct DeadLetter {
     reason: Reason,
 }
 
-impl DeadLetter {
-    /// Whether it died in this queue.
-    pub(super) fn is_of(&self, queue: &str) -> bool {
-        self.queue == queue
-    }
-}
-
 impl State {
     /// Removes the messages at the head of a queue whose time is over.
     ///
@@ -88,9 +81,11 @@ impl State {
                 queues.retain(|queue| !is_cycle(queue, &message.properties.headers));
             }
             for queue in queues {
+                self.dead_before = self.dead.len();
                 self.enqueue(&queue, message.clone(), None);
             }
         }
+        self.dead_before = 0;
     }
 }
 

@@ -100,9 +100,9 @@ impl MemoryBroker {
     #[cfg(all(test, feature = "rabbitmq"))]
     pub(crate) fn next_expiry(&self) -> Option<tokio::time::Instant> {
         self.broker.with(|state| {
+            use super::channel::Channel;
             let waiting = state.queues.values().flat_map(|queue| queue.ready.iter());
-            let with_consumers =
-                state.channels.values().flat_map(super::channel::Channel::messages);
+            let with_consumers = state.channels.values().flat_map(Channel::messages);
             let messages = waiting.chain(with_consumers).filter_map(|message| message.expires);
             let due = state.timetable.iter().map(|(at, _)| *at);
             messages.chain(due).filter(|at| *at > state.now).min()

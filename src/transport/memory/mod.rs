@@ -16,7 +16,8 @@
 //!
 //! Known differences, all on purpose: there are no users, so `user_id` is not checked; a failed
 //! publish does not take other publishes down with its channel; everything that happens in one
-//! operation is seen at once, while a real broker does some of it a little later.
+//! operation is seen at once, while a real broker does some of it a little later; an expired message
+//! that a priority puts at the head of a queue is noticed at once. `differential` looks for others.
 
 mod broker;
 mod channel;

@@ -87,8 +87,9 @@ impl Settings {
                 return Err(reply::unsupported(format!("queue argument `{name}`")));
             }
         }
-        let arguments = Arguments { queue: &queue.name, table: &queue.arguments };
+        let mut arguments = Arguments { queue: &queue.name, table: &queue.arguments, kind: None };
         let kind = arguments.kind()?;
+        arguments.kind = Some(kind);
         arguments.check_strategy()?;
         arguments.check_storage()?;
         let settings = Self {
@@ -121,6 +122,8 @@ impl Settings {
 struct Arguments<'a> {
     queue: &'a str,
     table: &'a Headers,
+    /// Once it is known.
+    kind: Option<QueueKind>,
 }
 
 impl Arguments<'_> {
@@ -253,8 +256,14 @@ impl Arguments<'_> {
         Err(reply::invalid_argument(name, self.queue, problem))
     }
 
+    /// An argument, if this kind of queue has it: the value of another is not looked at.
+    fn get(&self, name: &str) -> Option<&HeaderValue> {
+        let is_known = self.kind.is_none_or(|kind| arguments_of(kind).contains(&name));
+        self.table.get(name).filter(|_| is_known)
+    }
+
     fn integer(&self, name: &str) -> Result<Option<i64>> {
-        let Some(value) = self.table.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else { return Ok(None) };
         let problem = || format!("\"expected integer, got {}\"", type_name(value));
         let number =
             value.as_i64().ok_or_else(|| reply::invalid_argument(name, self.queue, problem()))?;
@@ -262,7 +271,7 @@ impl Arguments<'_> {
     }
 
     fn flag(&self, name: &str) -> Result<bool> {
-        match self.table.get(name) {
+        match self.get(name) {
             None => Ok(false),
             Some(HeaderValue::Bool(flag)) => Ok(*flag),
             Some(other) => Err(self.unacceptable(name, other)),
@@ -270,7 +279,7 @@ impl Arguments<'_> {
     }
 
     fn text(&self, name: &str) -> Result<Option<&str>> {
-        match self.table.get(name) {
+        match self.get(name) {
             None => Ok(None),
             Some(HeaderValue::Text(text)) => Ok(Some(text)),
             Some(other) if name == "x-dead-letter-exchange" => {

@@ -90,6 +90,24 @@ impl RabbitMqTransport {
     }
 }
 
+#[cfg(test)]
+impl RabbitMqTransport {
+    /// Deletes exchanges, also those that hold each other by their bindings.
+    pub(super) async fn delete_exchanges(&self, names: impl Iterator<Item = &str>) {
+        let socket = Socket::default();
+        let properties = ConnectionProperties::default();
+        let connecting =
+            socket::connect(self.uri.clone(), properties, self.tls.clone(), socket.handle());
+        let connection = connecting.await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        for name in names {
+            let options = lapin::options::ExchangeDeleteOptions::default();
+            channel.exchange_delete(name.into(), options).await.unwrap();
+        }
+        connection.close(200, "OK".into()).await.unwrap();
+    }
+}
+
 impl Transport for RabbitMqTransport {
     fn dial(&self, name: &str) -> BoxFuture<'_, Result<Arc<dyn Link>>> {
         let name = name.to_owned();
