@@ -135,12 +135,22 @@ impl Core {
 
     /// Publishes and waits for the confirm, all within `limit`.
     pub(crate) async fn publish(&self, message: Outgoing, limit: Duration) -> Result<()> {
-        message.check()?;
-        let body = message.body.len();
-        if body > self.options.max_body_size {
-            let reason = format!("bytes is over `max_body_size` of {}", self.options.max_body_size);
+        self.check_size(message.body.len())?;
+        self.publish_of_any_size(message, limit).await
+    }
+
+    /// Refuses a body that is over the application's limit.
+    pub(crate) fn check_size(&self, body: usize) -> Result<()> {
+        let limit = self.options.max_body_size;
+        if body > limit {
+            let reason = format!("bytes is over `max_body_size` of {limit}");
             return Err(Error::invalid("payload", body, reason));
         }
+        Ok(())
+    }
+
+    async fn publish_of_any_size(&self, message: Outgoing, limit: Duration) -> Result<()> {
+        message.check()?;
         let deadline = deadline(limit);
         let link = self.publishing_link(deadline).await?;
         timeout_at(deadline, link.publish(message))
@@ -152,6 +162,14 @@ impl Core {
     pub(crate) async fn publish_on_behalf(&self, message: Outgoing) -> Result<()> {
         let message = Outgoing { mandatory: true, ..message };
         self.publish(message, self.options.confirm_timeout).await
+    }
+
+    /// Publishes a copy of a message that came from the broker, with the same body: as
+    /// [`publish_on_behalf`](Self::publish_on_behalf), and whatever its size, since the
+    /// application's limit is for what the application sends.
+    pub(crate) async fn publish_again(&self, message: Outgoing) -> Result<()> {
+        let message = Outgoing { mandatory: true, ..message };
+        self.publish_of_any_size(message, self.options.confirm_timeout).await
     }
 
     /// A live link that takes messages: on a lost one it would stay open whether they were sent.

@@ -39,7 +39,7 @@ pub(super) async fn publish_copy(
         },
         body: original.body.clone(),
     };
-    core.publish_on_behalf(message).await
+    core.publish_again(message).await
 }
 
 /// Publishes a copy to a set-aside queue, which is declared again if it is missing.

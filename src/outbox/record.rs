@@ -225,7 +225,7 @@ impl OutboxRecord {
     /// # Errors
     ///
     /// [`Error::Codec`] if the text was not written by it. A store should then hand the record out
-    /// with [`ClaimedRecord::damaged`], so that it fails alone.
+    /// with [`ClaimedRecord::damaged`](super::ClaimedRecord::damaged), so that it fails alone.
     pub fn with_stored_headers(mut self, text: &str) -> Result<Self> {
         self.read_stored_headers(text)?;
         Ok(self)

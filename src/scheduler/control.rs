@@ -44,18 +44,24 @@ impl Control {
         };
         let remaining = label.due_ms.saturating_sub(self.core.clock().now_ms());
         match self.rungs.next(remaining) {
-            Some(hop) => settled(self.hop(to_rung(received, hop)).await),
+            Some(hop) => {
+                let outcome = settled(self.hop(to_rung(received, hop)).await);
+                if matches!(outcome, Outcome::Reject(_)) {
+                    self.counters.failed.add();
+                }
+                outcome
+            }
             None => self.deliver(unwrapped(received, label)).await,
         }
     }
 
     /// Publishes into a rung, which is declared again if somebody has deleted it.
     pub(super) async fn hop(&self, message: Outgoing) -> Result<()> {
-        let copied = match self.core.publish_on_behalf(message.clone()).await {
+        let copied = match self.core.publish_again(message.clone()).await {
             Err(Error::Unroutable { .. } | Error::NotFound { .. }) => {
                 tracing::warn!(rung = message.routing_key, "a rung is missing; declaring it again");
                 self.core.declare(&self.rungs.topology()).await?;
-                self.core.publish_on_behalf(message).await
+                self.core.publish_again(message).await
             }
             copied => copied,
         };
@@ -63,7 +69,7 @@ impl Control {
     }
 
     async fn deliver(&self, message: Outgoing) -> Outcome {
-        match self.core.publish_on_behalf(message).await {
+        match self.core.publish_again(message).await {
             Ok(()) => {
                 self.counters.delivered.add();
                 Outcome::Ack
@@ -79,10 +85,14 @@ impl Control {
     }
 }
 
-/// The message has its next place, or it waits until the broker can give it one.
+/// The message has its next place, or it waits until the broker can give it one. One that can have
+/// none is given up.
 fn settled(copied: Result<()>) -> Outcome {
     match copied {
         Ok(()) => Outcome::Ack,
+        Err(error) if error.concerns_the_message() && !matches!(error, Error::Nacked { .. }) => {
+            Outcome::Reject(format!("it cannot be sent on: {}", with_causes(&error)))
+        }
         Err(error) => {
             let reason = with_causes(&error);
             tracing::warn!(reason, "a scheduled message could not be sent on; trying again");

@@ -307,10 +307,13 @@ impl Scheduler {
         check_length("content_type", &label.content_type)?;
         let control = &self.shared.control;
         let core = &control.core;
+        core.check_size(body.len())?;
         let id = envelope.id().to_owned();
-        let remaining = label.due_ms.saturating_sub(core.clock().now_ms());
-        // The type is the target's routing key where none was set, not the rung's.
-        let envelope = envelope.completed(&label.routing_key, core.clock().now_ms(), None);
+        let now_ms = core.clock().now_ms();
+        let remaining = label.due_ms.saturating_sub(now_ms);
+        // The type is the target's routing key where none was set, not the rung's; and a message
+        // is first seen when it is due, so that no policy by age counts the wait.
+        let envelope = envelope.completed(&label.routing_key, label.due_ms.max(now_ms), None);
         if let Some(hop) = control.rungs.next(remaining) {
             control.hop(compose(core, wrapped(&label, hop, envelope, body))?).await?;
         } else {

@@ -220,7 +220,7 @@ impl Outgoing {
         for (name, text) in self.properties.short_texts() {
             check_length(name, text)?;
         }
-        check_header_names(&self.properties.headers)
+        check_headers(&self.properties.headers)
     }
 
     /// Refuses headers over the frame limit.
@@ -237,12 +237,24 @@ impl Outgoing {
     }
 }
 
-fn check_header_names(headers: &Headers) -> Result<()> {
+fn check_headers(headers: &Headers) -> Result<()> {
     headers.iter().try_for_each(|(name, value)| {
         check_length("header name", name)?;
-        match value {
-            HeaderValue::Table(table) => check_header_names(table),
-            _ => Ok(()),
-        }
+        check_header_value(name, value)
     })
+}
+
+fn check_header_value(name: &str, value: &HeaderValue) -> Result<()> {
+    match value {
+        HeaderValue::Table(table) => check_headers(table),
+        HeaderValue::List(values) => {
+            values.iter().try_for_each(|value| check_header_value(name, value))
+        }
+        // RabbitMQ cannot read one and closes the whole connection, with everything else on it.
+        HeaderValue::Double(number) if !number.is_finite() => {
+            let reason = format!("is {number}; a broker takes finite numbers only");
+            Err(Error::invalid("header", name, reason))
+        }
+        _ => Ok(()),
+    }
 }

@@ -46,6 +46,27 @@ on_both_brokers! {
         assert_eq!(fx.mq.queue_length(&queue).await.unwrap(), Some(0));
     }
 
+    async fn a_message_over_the_own_limit_is_set_aside_and_replayed_all_the_same(fx) {
+        let queue = fx.queue("orders").await;
+        let mq = fx.options().max_body_size(1000).connect().await.unwrap();
+        let consumer = mq
+            .consumer::<String>(queue.as_str())
+            .retry(quickly(2))
+            .start(|_: Message<String>| async { Err(std::io::Error::other("boom"))? })
+            .await
+            .unwrap();
+        // By somebody with another limit.
+        let long = "x".repeat(5000);
+        fx.mq.publisher::<String>("", queue.as_str()).send(&long).await.unwrap();
+        let dead = format!("{queue}.dlq");
+        fx.until_length(&dead, 1).await;
+        assert_eq!(consumer.stats().retried, 1);
+        consumer.close().await;
+        assert_eq!(mq.replay(dead).run().await.unwrap().moved(), 1);
+        fx.until_length(&queue, 1).await;
+        let _ = mq.close().await;
+    }
+
     async fn each_answer_of_a_handler_has_its_place(fx) {
         let queue = fx.queue("orders").await;
         let consumer = fx.mq.consumer::<String>(queue.as_str()).retry(quickly(2))

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use acemq::{Envelope, Error, Exchange, HeaderValue, Overflow, Queue, TextCodec, Topology};
+use acemq::{
+    Envelope, Error, Exchange, HeaderValue, Headers, Overflow, Queue, TextCodec, Topology,
+};
 use bytes::Bytes;
 
 use crate::support::{eventually, soon};
@@ -156,6 +158,25 @@ on_both_brokers! {
         let text = error.to_string();
         assert!(text.contains("1001") && text.contains("max_body_size") && text.contains("1000"), "{text}");
         mq.close().await;
+    }
+
+    async fn a_number_that_is_none_is_refused_in_a_header_and_the_connection_stays(fx) {
+        let queue = fx.queue("orders").await;
+        let publisher = fx.mq.publisher::<u32>("", queue.as_str());
+        let inner: Headers = [("deep", HeaderValue::Double(f64::NAN))].into_iter().collect();
+        let values = [
+            HeaderValue::Double(f64::NAN),
+            HeaderValue::Double(f64::NEG_INFINITY),
+            HeaderValue::List(vec![1.into(), HeaderValue::Double(f64::INFINITY)]),
+            HeaderValue::Table(inner),
+        ];
+        for value in values {
+            let envelope = Envelope::new().header("x-ratio", value);
+            let refused = publisher.send_with(&1, envelope).await;
+            assert!(matches!(refused, Err(Error::InvalidOption { .. })), "{refused:?}");
+        }
+        publisher.send(&2).await.unwrap();
+        fx.until_length(&queue, 1).await;
     }
 
     async fn a_reserved_header_is_refused(fx) {

@@ -42,6 +42,8 @@ on_both_brokers! {
         assert_eq!(envelope.correlation_id(), "basket-7");
         assert_eq!(envelope.causation_id(), Some("visit-3"));
         assert_eq!(envelope.schema_version(), 4);
+        let first_seen = envelope.first_seen_at().unwrap();
+        assert!(first_seen >= started + TimeDelta::milliseconds(2099), "its age begins when it is due");
         assert_eq!(message.headers().get("x-tenant").and_then(HeaderValue::as_str), Some("acme"));
         assert_eq!(message.headers().len(), 1, "{:?}", message.headers());
         eventually("the counts", async || scheduler.stats().delivered == 1).await;

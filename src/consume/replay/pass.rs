@@ -200,7 +200,7 @@ impl<'a> Pass<'a> {
             },
             body: original.body.clone(),
         };
-        core.publish_on_behalf(copy).await?;
+        core.publish_again(copy).await?;
         self.done.moved += 1;
         if now.timestamp() == self.started.timestamp() {
             self.moved_at_start.insert(candidate.id().to_owned());
