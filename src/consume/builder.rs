@@ -265,7 +265,8 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         self.consumer_name.clone().unwrap_or_else(|| self.queue.clone())
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses options that cannot work, before anything is declared.
+    pub(crate) fn check(&self) -> Result<()> {
         check_name("queue", &self.queue)?;
         if let Some(name) = &self.consumer_name {
             check_name("consumer_name", name)?;

@@ -56,6 +56,11 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// Whether the message waits for a person, who may still let it go on.
+    pub(crate) fn is_parked(self) -> bool {
+        matches!(self, Self::Parked | Self::Undecodable)
+    }
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Exhausted => "exhausted",
@@ -68,16 +73,16 @@ impl Cause {
     }
 }
 
-/// Why a message is given up, if its handling ended like this: it will be dead-lettered.
-pub(crate) fn gives_up(
+/// Why a message is set aside, if its handling ended like this; none if it stays in hand.
+pub(crate) fn sets_aside(
     outcome: &Outcome,
     attempt: i32,
     age: Option<Duration>,
     policy: &RetryPolicy,
-) -> Option<String> {
+) -> Option<(Cause, String)> {
     let attempt = u32::try_from(attempt).unwrap_or(1);
     match decide(outcome.clone(), attempt, age, policy, "") {
-        Step::DeadLetter(_, reason) => Some(reason),
+        Step::DeadLetter(cause, reason) | Step::Park(cause, reason) => Some((cause, reason)),
         _ => None,
     }
 }

@@ -57,7 +57,7 @@ pub use retry_policy::RetryPolicy;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use claim::purge_until;
 pub(crate) use counters::Counter;
-pub(crate) use decide::{Outcome, gives_up};
+pub(crate) use decide::{Outcome, sets_aside};
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) use insist::insist;
 pub(crate) use onward::send_on;

@@ -16,8 +16,8 @@ use crate::{
     consume::{Consumer, HandlerError, RetryPolicy},
     error::{Error, Result},
     idempotency::IdempotencyStore,
-    message::{Codec, Decoder, Encoder, JsonCodec, Message},
-    topology::check_address,
+    message::{BytesCodec, Codec, Decoder, Encoder, JsonCodec, Message},
+    topology::{check_address, check_length},
 };
 
 /// What a step needs to start.
@@ -266,8 +266,9 @@ impl<In, Out, C> PipelineBuilder<In, Out, C> {
         let steps: Vec<String> = self.steps.iter().map(|step| step.name.clone()).collect();
         let plan = Plan { name: self.name, steps, results: self.results };
         check(&plan)?;
-        if let Some((exchange, _)) = &plan.results {
+        if let Some((exchange, routing_key)) = &plan.results {
             check_address("results_to", exchange)?;
+            check_length("results_to", routing_key)?;
         }
         let named = self.own.iter().map(|(step, _)| ("for_step", step));
         for (option, step) in named.chain(self.only.iter().flatten().map(|step| ("only", step))) {
@@ -276,17 +277,18 @@ impl<In, Out, C> PipelineBuilder<In, Out, C> {
             }
         }
         let plan = Arc::new(plan);
+        let options = chosen_options(self.own, &self.general, &plan.steps);
+        for (step, options) in plan.steps.iter().zip(&options) {
+            let consumer = self.mq.consumer_with(plan.queue(step), BytesCodec);
+            options.clone().apply(consumer).check()?;
+        }
         self.mq.core().declare(&plan.topology()).await?;
         let counters = Arc::<Counters>::default();
-        let mut own: Vec<(String, StepOptions)> = self.own;
         let mut consumers = Vec::new();
-        for (index, step) in self.steps.into_iter().enumerate() {
+        for (index, (step, options)) in self.steps.into_iter().zip(options).enumerate() {
             if self.only.as_ref().is_some_and(|only| !only.contains(&step.name)) {
                 continue;
             }
-            let chosen = own.iter_mut().find(|(name, _)| *name == step.name);
-            let chosen = chosen.map(|(_, options)| std::mem::take(options)).unwrap_or_default();
-            let options = chosen.over(&self.general);
             let (mq, plan, counters) = (self.mq.clone(), Arc::clone(&plan), Arc::clone(&counters));
             let start = Start { mq, plan, counters, index, options };
             consumers.push((step.name, (step.start)(start).await?));
@@ -295,6 +297,23 @@ impl<In, Out, C> PipelineBuilder<In, Out, C> {
         let shared = Shared { core, plan, entry: self.entry, counters, consumers };
         Ok(Pipeline { shared: Arc::new(shared) })
     }
+}
+
+/// The options of each step: its own, then those of the pipeline.
+fn chosen_options(
+    mut own: Vec<(String, StepOptions)>,
+    general: &StepOptions,
+    steps: &[String],
+) -> Vec<StepOptions> {
+    let mut chosen = |step: &String| {
+        let of_step = own.iter_mut().filter(|(name, _)| name == step);
+        // A later call comes before an earlier one, as with every other option.
+        let options = of_step.fold(StepOptions::new(), |earlier, (_, options)| {
+            std::mem::take(options).over(&earlier)
+        });
+        options.over(general)
+    };
+    steps.iter().map(|step| chosen(step)).collect()
 }
 
 impl<In, Out, C> fmt::Debug for PipelineBuilder<In, Out, C> {

@@ -169,8 +169,9 @@ impl<In> Pipeline<In> {
         let Some(index) = plan.steps.iter().position(|known| known == step) else {
             return Err(Error::invalid("step", step, "is no step of this pipeline"));
         };
-        let way = plan.way(index, envelope, core.clock().now());
-        let way = way.map_err(|reason| Error::invalid("slip", envelope.id(), reason))?;
+        let ahead = plan.ahead(index, envelope);
+        let ahead = ahead.map_err(|reason| Error::invalid("slip", envelope.id(), reason))?;
+        let way = plan.way(ahead, envelope, core.clock().now());
         let Way::On { exchange, routing_key, envelope } = way else { return Ok(None) };
         let content_type = encoder.content_type().to_owned();
         match encoder.encode(next) {

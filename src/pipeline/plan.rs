@@ -73,6 +73,17 @@ impl NextHop {
     }
 }
 
+/// What lies ahead of a message, read from its slip before its step is run.
+#[derive(Debug, PartialEq)]
+pub(super) enum Ahead {
+    /// The slip that carries its addresses.
+    Itinerary(Itinerary),
+    /// A step of this declaration; with the slip, where the message has one.
+    Step { name: String, slip: Option<RoutingSlip> },
+    /// This is the end.
+    Nothing,
+}
+
 /// Where a message goes after a step.
 #[derive(Debug, PartialEq)]
 pub(super) enum Way {
@@ -106,50 +117,57 @@ impl Plan {
         RoutingSlip::new(self.steps.iter().map(String::as_str))
     }
 
-    /// Where a message goes after the step of this index (wire contract, sections 11.2 and 11.3): by
-    /// the slip that it carries, else by this declaration. An error says why it can go nowhere.
-    pub(super) fn way(
+    /// What is ahead of a message at the step of this index (wire contract, section 11.2): what
+    /// the slip says that it carries, else this declaration. An error says why it can go nowhere.
+    pub(super) fn ahead(
         &self,
         index: usize,
         envelope: &Envelope,
-        now: DateTime<Utc>,
-    ) -> std::result::Result<Way, String> {
+    ) -> std::result::Result<Ahead, String> {
         match Slip::of(envelope).map_err(|error| error.to_string())? {
-            Some(Slip::Itinerary(itinerary)) => {
+            Some(Slip::Itinerary(itinerary)) => Ok(Ahead::Itinerary(itinerary)),
+            Some(Slip::Route(route)) => {
+                let advanced = route.advance();
+                let Some(name) = advanced.current().map(str::to_owned) else {
+                    return Ok(Ahead::Nothing);
+                };
+                if !self.steps.contains(&name) {
+                    // Of a foreign declaration: a guess could run the wrong step.
+                    return Err(format!("its route names `{name}`, which is no step here"));
+                }
+                Ok(Ahead::Step { name, slip: Some(advanced) })
+            }
+            None => Ok(match self.steps.get(index + 1) {
+                Some(name) => Ahead::Step { name: name.clone(), slip: None },
+                None => Ahead::Nothing,
+            }),
+        }
+    }
+
+    /// The hop to what is ahead (wire contract, section 11.3), of a step that is done `now`.
+    pub(super) fn way(&self, ahead: Ahead, envelope: &Envelope, now: DateTime<Utc>) -> Way {
+        match ahead {
+            Ahead::Nothing => Way::Complete,
+            Ahead::Itinerary(itinerary) => {
                 let remaining = itinerary.advance(now);
-                let Some(stop) = remaining.next() else { return Ok(Way::Complete) };
+                let Some(stop) = remaining.next() else { return Way::Complete };
                 let (exchange, routing_key) =
                     (stop.exchange().to_owned(), stop.routing_key().to_owned());
                 let on = envelope
                     .next_hop(&format!("{exchange}/{routing_key}"))
                     .header(Itinerary::HEADER, remaining.to_header());
-                Ok(Way::On { exchange, routing_key, envelope: Box::new(on) })
+                Way::On { exchange, routing_key, envelope: Box::new(on) }
             }
-            Some(Slip::Route(route)) => {
-                let advanced = route.advance();
-                let Some(next) = advanced.current().map(str::to_owned) else {
-                    return Ok(Way::Complete);
+            Ahead::Step { name, slip } => {
+                let on = envelope.next_hop(&format!("{}/{name}", self.name));
+                let on = match slip {
+                    Some(slip) => on.with_route(slip),
+                    None => on,
                 };
-                if !self.steps.contains(&next) {
-                    // Of a foreign declaration: a guess could run the wrong step.
-                    return Err(format!("its route names `{next}`, which is no step here"));
-                }
-                Ok(self.step_to(next, envelope, Some(advanced)))
+                let exchange = self.name.clone();
+                Way::On { exchange, routing_key: name, envelope: Box::new(on) }
             }
-            None => match self.steps.get(index + 1) {
-                Some(next) => Ok(self.step_to(next.clone(), envelope, None)),
-                None => Ok(Way::Complete),
-            },
         }
-    }
-
-    fn step_to(&self, next: String, envelope: &Envelope, slip: Option<RoutingSlip>) -> Way {
-        let on = envelope.next_hop(&format!("{}/{next}", self.name));
-        let on = match slip {
-            Some(slip) => on.with_route(slip),
-            None => on,
-        };
-        Way::On { exchange: self.name.clone(), routing_key: next, envelope: Box::new(on) }
     }
 }
 

@@ -7,7 +7,7 @@ use futures::{FutureExt, future::BoxFuture};
 
 use super::{
     handle::Counters,
-    plan::{NextHop, Plan, Way},
+    plan::{Ahead, NextHop, Plan, Way},
 };
 use crate::{
     connection::Core,
@@ -42,6 +42,11 @@ impl<I: Send + 'static, O: Send + 'static> Process for StepProcess<I, O> {
 
 impl<I: Send + 'static, O: Send + 'static> StepProcess<I, O> {
     async fn step(&self, received: Arc<Received>) -> Outcome {
+        // Before any work is done: what can go nowhere should leave no effects behind.
+        let ahead = match self.plan.ahead(self.index, &received.envelope) {
+            Ok(ahead) => ahead,
+            Err(reason) => return Outcome::Reject(reason),
+        };
         let mut result = None;
         let outcome = catching_panics(async {
             let payload = match decode(&*self.decoder, &received) {
@@ -62,16 +67,13 @@ impl<I: Send + 'static, O: Send + 'static> StepProcess<I, O> {
         })
         .await;
         match result {
-            Some(body) => self.send_on(&received, body).await,
+            Some(body) => self.send_on(&received, ahead, body).await,
             None => outcome,
         }
     }
 
-    async fn send_on(&self, received: &Received, body: Option<Bytes>) -> Outcome {
-        let way = match self.plan.way(self.index, &received.envelope, self.core.clock().now()) {
-            Ok(way) => way,
-            Err(reason) => return Outcome::Reject(reason),
-        };
+    async fn send_on(&self, received: &Received, ahead: Ahead, body: Option<Bytes>) -> Outcome {
+        let way = self.plan.way(ahead, &received.envelope, self.core.clock().now());
         match (way, body) {
             (Way::On { exchange, routing_key, envelope }, Some(body)) => {
                 let envelope = self.described(answerable(*envelope, received));

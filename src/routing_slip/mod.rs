@@ -8,9 +8,11 @@
 //! through the stops that are done, in reverse.
 //!
 //! How it fits together: `answer` is what a handler returns, `way` says where the message goes
-//! after it, and `stop` runs the handler and sends the message on.
+//! after it, `undo` is what stops leave behind, `process` runs the handler and sends the message on
+//! or back, and `stop` is what an application starts and holds.
 
 mod answer;
+mod process;
 mod stop;
 mod undo;
 mod way;

@@ -1,25 +1,21 @@
-//! A stop: runs the handler, stamps the slip and sends the message on, or back.
+//! A stop, as an application starts and holds it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
-use futures::{FutureExt, future::BoxFuture};
+use futures::FutureExt;
 use serde::de::DeserializeOwned;
 
 use super::{
-    answer::{Forward, StopHandler},
-    way::{Limits, Way, back, way},
+    answer::StopHandler,
+    process::{Counters, Role, Stopping, UndoHandler},
+    way::Limits,
 };
 use crate::{
     connection::{AceMq, Core, Shutdown},
-    consume::{
-        Consumer, ConsumerBuilder, Counter, Handler, Handling, Outcome, Process, RetryPolicy,
-        catching_panics, decode, gives_up, send_on,
-    },
+    consume::{Consumer, ConsumerBuilder, Handler, RetryPolicy},
     error::{Error, Result},
     idempotency::IdempotencyStore,
-    message::{Decoder, Envelope, JsonCodec, Message, Properties, Received},
-    publish::{Draft, compose},
+    message::{Decoder, JsonCodec, Message},
 };
 
 /// A route of more stops is taken for one that goes round in circles.
@@ -225,13 +221,6 @@ pub struct SlipStopStats {
     pub sent_back: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    forwarded: Counter,
-    completed: Counter,
-    sent_back: Counter,
-}
-
 /// A running stop; see [`AceMq::stop`].
 ///
 /// Dropping it stops it in the background, as [`close`](Self::close) does in the foreground.
@@ -268,183 +257,4 @@ impl SlipStop {
     pub async fn close(&self) -> Shutdown {
         self.consumer.close().await
     }
-}
-
-type UndoHandler<T> =
-    Box<dyn Fn(Message<T>) -> BoxFuture<'static, crate::consume::HandlerResult> + Send + Sync>;
-
-enum Role<T> {
-    Stop(Box<dyn StopHandler<T>>),
-    Undo(UndoHandler<T>),
-}
-
-struct Stopping<T> {
-    core: Arc<Core>,
-    decoder: Arc<dyn Decoder<T>>,
-    role: Role<T>,
-    policy: RetryPolicy,
-    limits: Limits,
-    counters: Arc<Counters>,
-}
-
-impl<T: Send + 'static> Process for Stopping<T> {
-    fn process(&self, received: Arc<Received>) -> BoxFuture<'_, Handling> {
-        async move {
-            let outcome = match &self.role {
-                Role::Stop(handler) => {
-                    let outcome = self.at_stop(&**handler, &received).await;
-                    self.unless_given_up(outcome, &received).await
-                }
-                Role::Undo(undo) => self.at_undo(undo, &received).await,
-            };
-            Handling::Done(outcome)
-        }
-        .boxed()
-    }
-}
-
-impl<T: Send + 'static> Stopping<T> {
-    async fn at_stop(&self, handler: &dyn StopHandler<T>, received: &Arc<Received>) -> Outcome {
-        let mut forward = None;
-        let outcome = catching_panics(async {
-            let payload = match decode(&*self.decoder, received) {
-                Ok(payload) => payload,
-                Err(undecodable) => return undecodable,
-            };
-            match handler.handle(Message::new(payload, Arc::clone(received))).await {
-                Ok(answer) => {
-                    forward = Some(answer);
-                    Outcome::Ack
-                }
-                Err(error) => error.into_outcome(),
-            }
-        })
-        .await;
-        match forward {
-            Some(forward) => self.forward(forward, received).await,
-            None => outcome,
-        }
-    }
-
-    async fn forward(&self, mut forward: Forward, received: &Arc<Received>) -> Outcome {
-        let payload = forward.payload.take();
-        let now = self.core.clock().now();
-        // The handler's own code runs in it once more, to revise the route.
-        let mut decided = None;
-        let outcome = catching_panics(async {
-            decided = Some(way(&received.envelope, forward, now, self.limits));
-            Outcome::Ack
-        })
-        .await;
-        match decided {
-            None => outcome,
-            Some(Err(reason)) => Outcome::Reject(reason),
-            Some(Ok(Way::Complete)) => {
-                self.counters.completed.add();
-                Outcome::Ack
-            }
-            Some(Ok(Way::On { exchange, routing_key, envelope })) => {
-                let (content_type, body) = match payload {
-                    Some((content_type, body)) => (Some(content_type), body),
-                    None => (received.properties.content_type.clone(), received.body.clone()),
-                };
-                let draft = onward(exchange, routing_key, *envelope, content_type, body);
-                let sent = send_on(&self.core, compose(&self.core, draft)).await;
-                if sent == Outcome::Ack {
-                    self.counters.forwarded.add();
-                }
-                sent
-            }
-        }
-    }
-
-    /// Sends the slip back if the message is about to be dead-lettered, before it is.
-    async fn unless_given_up(&self, outcome: Outcome, received: &Received) -> Outcome {
-        let age = received.envelope.first_seen_ms().map(|since| {
-            let age = self.core.clock().now_ms().saturating_sub(since);
-            Duration::from_millis(u64::try_from(age).unwrap_or(0))
-        });
-        let attempt = received.envelope.attempt();
-        let Some(reason) = gives_up(&outcome, attempt, age, &self.policy) else { return outcome };
-        match self.send_back(received, &reason).await {
-            Ok(false) => outcome,
-            Ok(true) => {
-                self.counters.sent_back.add();
-                outcome
-            }
-            // The message waits, and its slip is sent back the next time.
-            Err(again) => again,
-        }
-    }
-
-    /// Publishes to the last place that undoes something; false if there is none.
-    async fn send_back(
-        &self,
-        received: &Received,
-        reason: &str,
-    ) -> std::result::Result<bool, Outcome> {
-        let (undo, envelope) = match back(&received.envelope, reason) {
-            Ok(Some(back)) => back,
-            Ok(None) => return Ok(false),
-            Err(reason) => {
-                let id = received.envelope.id();
-                tracing::error!(id, reason, "what was done along a slip cannot be undone");
-                return Ok(false);
-            }
-        };
-        let (content_type, body) =
-            (received.properties.content_type.clone(), received.body.clone());
-        let draft = onward(undo.exchange, undo.routing_key, envelope, content_type, body);
-        match compose(&self.core, draft) {
-            Ok(message) => match self.core.publish_on_behalf(message).await {
-                Ok(()) => Ok(true),
-                Err(error) if error.concerns_the_message() => {
-                    let id = received.envelope.id();
-                    tracing::error!(id, %error, "what was done along a slip cannot be undone");
-                    Ok(false)
-                }
-                Err(error) => Err(send_on(&self.core, Err(error)).await),
-            },
-            Err(error) => {
-                tracing::error!(%error, "what was done along a slip cannot be undone");
-                Ok(false)
-            }
-        }
-    }
-
-    async fn at_undo(&self, undo: &UndoHandler<T>, received: &Arc<Received>) -> Outcome {
-        let outcome = catching_panics(async {
-            let payload = match decode(&*self.decoder, received) {
-                Ok(payload) => payload,
-                Err(undecodable) => return undecodable,
-            };
-            match undo(Message::new(payload, Arc::clone(received))).await {
-                Ok(()) => Outcome::Ack,
-                Err(error) => error.into_outcome(),
-            }
-        })
-        .await;
-        if outcome != Outcome::Ack {
-            return outcome;
-        }
-        let reason = received.envelope.headers().get(super::way::REASON);
-        let reason = reason.and_then(crate::message::HeaderValue::as_str).unwrap_or_default();
-        match self.send_back(received, reason).await {
-            Ok(true) => self.counters.sent_back.add(),
-            Ok(false) => self.counters.completed.add(),
-            Err(again) => return again,
-        }
-        Outcome::Ack
-    }
-}
-
-fn onward(
-    exchange: String,
-    routing_key: String,
-    envelope: Envelope,
-    content_type: Option<String>,
-    body: Bytes,
-) -> Draft {
-    let properties = Properties { content_type, persistent: true, ..Properties::default() };
-    Draft { exchange, routing_key, mandatory: true, envelope, properties, body }
 }

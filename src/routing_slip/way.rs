@@ -67,6 +67,12 @@ pub(super) fn way(
     Ok(Way::On { exchange, routing_key, envelope: Box::new(on) })
 }
 
+/// Refuses a message whose slip says nothing that could be followed.
+pub(super) fn readable(envelope: &Envelope) -> Result<(), String> {
+    route(envelope)?;
+    undo::read(envelope.headers()).map(drop)
+}
+
 /// The route of a message: a slip is what brings a message to a stop.
 fn route(envelope: &Envelope) -> Result<Itinerary, String> {
     match Itinerary::from(envelope.headers()) {
@@ -77,9 +83,17 @@ fn route(envelope: &Envelope) -> Result<Itinerary, String> {
 }
 
 /// The message that undoes the stop that was done last, and what remains to be undone after it;
-/// none if nothing is left.
-pub(super) fn back(envelope: &Envelope, reason: &str) -> Result<Option<(Undo, Envelope)>, String> {
+/// none if nothing is left. `own` undoes the stop that gives the message up, where its work is done.
+pub(super) fn back(
+    envelope: &Envelope,
+    own: Option<Undo>,
+    reason: &str,
+) -> Result<Option<(Undo, Envelope)>, String> {
     let mut undos = undo::read(envelope.headers())?;
+    if let Some(own) = own {
+        let name = route(envelope)?.next().map(ToString::to_string);
+        undos.push(Undo { name, ..own });
+    }
     let Some(last) = undos.pop() else { return Ok(None) };
     let to = format!("undo/{}/{}/{}", last.exchange, last.routing_key, undos.len());
     let back = envelope

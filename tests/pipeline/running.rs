@@ -287,7 +287,27 @@ async fn definitions_that_cannot_work_are_refused_before_anything_is_declared() 
                 .build()
                 .await,
         ),
-        ("concurrency", fx.mq.pipeline::<u64>("p2").step("a", pass).concurrency(0).build().await),
+        ("concurrency", fx.mq.pipeline::<u64>("p").step("a", pass).concurrency(0).build().await),
+        ("prefetch", fx.mq.pipeline::<u64>("p").step("a", pass).prefetch(0).build().await),
+        (
+            "prefetch",
+            fx.mq
+                .pipeline::<u64>("p")
+                .step("a", pass)
+                .step("b", pass)
+                .for_step("b", StepOptions::new().prefetch(0))
+                .build()
+                .await,
+        ),
+        (
+            "results_to",
+            fx.mq
+                .pipeline::<u64>("p")
+                .step("a", pass)
+                .results_to("x".repeat(256), "k")
+                .build()
+                .await,
+        ),
     ];
     for (option, built) in refused {
         match built {

@@ -1,6 +1,11 @@
 //! Slips that come from elsewhere: routes of other declarations, itineraries, both, and neither.
 
-use acemq::{Envelope, Itinerary, RoutingSlip};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use acemq::{Envelope, Itinerary, Message, RoutingSlip};
 
 use crate::{
     STEPS, built, name, next,
@@ -94,5 +99,25 @@ on_both_brokers! {
         let report = soon("the replay", fx.mq.replay(dead.as_str()).run()).await.unwrap();
         assert_eq!(report.moved(), 1);
         fx.until_length(&missing, 1).await;
+    }
+
+    async fn a_step_does_nothing_for_a_message_whose_slip_leads_nowhere(fx) {
+        let name = name(&fx, &["work"]);
+        let worked = Arc::new(AtomicUsize::new(0));
+        let work = Arc::clone(&worked);
+        let step = move |n: Message<u64>| {
+            work.fetch_add(1, Ordering::SeqCst);
+            async move { Ok(Some(*n.payload())) }
+        };
+        let pipeline = built(fx.mq.pipeline::<u64>(name.as_str()).step("work", step)).await;
+        let direct = fx.mq.publisher::<u64>(name.as_str(), "work");
+        let foreign = RoutingSlip::new(["work", "ship"]).unwrap();
+        direct.send_with(&1, Envelope::new().with_route(foreign)).await.unwrap();
+        direct.send_with(&1, Envelope::new().header(Itinerary::HEADER, "{")).await.unwrap();
+        fx.until_length(&format!("{name}.work.dlq"), 2).await;
+        assert_eq!(worked.load(Ordering::SeqCst), 0);
+        pipeline.send(&1).await.unwrap();
+        eventually("the good one", async || pipeline.completed() == 1).await;
+        assert_eq!(worked.load(Ordering::SeqCst), 1);
     }
 }

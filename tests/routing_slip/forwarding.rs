@@ -1,6 +1,12 @@
 //! Messages that follow their slips.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use acemq::{
     Envelope, Error, Forward, HandlerError, Itinerary, Message, ResultExt, RetryPolicy, SlipStop,
@@ -94,7 +100,13 @@ on_both_brokers! {
 
     async fn what_carries_no_good_slip_is_dead_lettered_with_the_reason(fx) {
         let queue = fx.queue("stop").await;
-        let stop = adding(&fx, &queue, 1).await;
+        let handled = Arc::new(AtomicUsize::new(0));
+        let handler = Arc::clone(&handled);
+        let stop = fx.mq.stop(queue.as_str(), move |_: Message<u64>| {
+            handler.fetch_add(1, Ordering::SeqCst);
+            async { Ok(Forward::unchanged()) }
+        });
+        let stop = stop.await.unwrap();
         let publisher = fx.mq.publisher::<u64>("", queue.as_str());
         let malformed = ["{", "[]", "7", r#"{"steps":7}"#, r#"{"steps":[{"exchange":7}]}"#];
         for text in malformed {
@@ -111,6 +123,7 @@ on_both_brokers! {
             reasons.push(inbox.next().await.envelope().error().unwrap_or_default().to_owned());
         }
         assert!(reasons.iter().any(|reason| reason.contains("no itinerary")), "{reasons:?}");
+        assert_eq!(handled.load(Ordering::SeqCst), 0, "nothing is done for what can go nowhere");
         // A route that is done is complete, whoever gets it.
         let finished = Envelope::new().header(Itinerary::HEADER, Itinerary::new().to_header());
         publisher.send_with(&1, finished).await.unwrap();
