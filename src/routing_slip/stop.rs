@@ -161,7 +161,7 @@ impl<T: Send + 'static> SlipStopBuilder<T> {
     }
 
     /// Starts the place that undoes what a stop has done: the address that the stop has named with
-    /// [`Forward::undo_at`]. After the handler's `Ok` the slip travels on to the stop that was done
+    /// [`Forward::undo_at`](super::Forward::undo_at). After the handler's `Ok` the slip travels on to the stop that was done
     /// before.
     ///
     /// The handler gets the payload as the failing stop got it, what the stop has left behind in
