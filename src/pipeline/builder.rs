@@ -313,7 +313,7 @@ fn chosen_options(
         });
         options.over(general)
     };
-    steps.iter().map(|step| chosen(step)).collect()
+    steps.iter().map(&mut chosen).collect()
 }
 
 impl<In, Out, C> fmt::Debug for PipelineBuilder<In, Out, C> {
