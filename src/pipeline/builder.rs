@@ -305,7 +305,7 @@ fn chosen_options(
     general: &StepOptions,
     steps: &[String],
 ) -> Vec<StepOptions> {
-    let mut chosen = |step: &String| {
+    let chosen = |step: &String| {
         let of_step = own.iter_mut().filter(|(name, _)| name == step);
         // A later call comes before an earlier one, as with every other option.
         let options = of_step.fold(StepOptions::new(), |earlier, (_, options)| {
@@ -313,7 +313,7 @@ fn chosen_options(
         });
         options.over(general)
     };
-    steps.iter().map(&mut chosen).collect()
+    steps.iter().map(chosen).collect()
 }
 
 impl<In, Out, C> fmt::Debug for PipelineBuilder<In, Out, C> {
