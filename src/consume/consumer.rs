@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{ConsumerStats, counters::Counters};
-use crate::connection::Shutdown;
+use super::{ConsumerStats, counters::Counters, places::Places};
+use crate::{connection::Shutdown, error::Result};
 
 /// What a consumer does at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,7 @@ pub(super) enum Mode {
 pub struct Consumer {
     queue: String,
     counters: Arc<Counters>,
+    places: Arc<Places>,
     mode: watch::Sender<Mode>,
     state: watch::Receiver<ConsumerState>,
     ended: watch::Receiver<Option<Shutdown>>,
@@ -49,12 +50,14 @@ impl Consumer {
     pub(super) fn new(
         queue: String,
         counters: Arc<Counters>,
+        places: Arc<Places>,
         mode: watch::Sender<Mode>,
         state: watch::Receiver<ConsumerState>,
         ended: watch::Receiver<Option<Shutdown>>,
         stop: CancellationToken,
     ) -> Self {
-        Self { queue, counters, mode, state, ended, _stop_on_drop: stop.clone().drop_guard(), stop }
+        let guard = stop.clone().drop_guard();
+        Self { queue, counters, places, mode, state, ended, _stop_on_drop: guard, stop }
     }
 
     /// Returns the queue that is consumed.
@@ -73,6 +76,25 @@ impl Consumer {
     #[must_use]
     pub fn stats(&self) -> ConsumerStats {
         self.counters.snapshot()
+    }
+
+    /// Returns how many handlers may run at the same time.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.places.number()
+    }
+
+    /// Changes how many handlers may run at the same time, from now on.
+    ///
+    /// Handlers that run are not cut short: with fewer places than handlers, no new one starts
+    /// until enough of them have ended. The prefetch stays, and bounds the number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) for zero, for more than the prefetch,
+    /// and for a transactional consumer that takes batches. Nothing changes then.
+    pub fn set_concurrency(&self, handlers: usize) -> Result<()> {
+        self.places.change(handlers)
     }
 
     /// Stops taking messages until [`resume`](Self::resume). Messages that were sent ahead go

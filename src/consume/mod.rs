@@ -37,6 +37,7 @@ mod handler;
 mod insist;
 mod next_hop;
 mod onward;
+mod places;
 mod process;
 mod replay;
 mod retry_policy;
