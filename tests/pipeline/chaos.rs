@@ -38,7 +38,7 @@ fn pipeline(mq: &AceMq, name: &str, results: &str) -> PipelineBuilder<Job, Job> 
                 return Err(HandlerError::retry("now and then"));
             }
             if job.fails_at == Some(index) {
-                if job.number.is_multiple_of(2) {
+                if job.number.is_multiple_of(3) {
                     panic!("meant to");
                 }
                 return Err(HandlerError::reject("meant to"));
