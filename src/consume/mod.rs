@@ -35,6 +35,7 @@ mod counters;
 mod decide;
 mod handler;
 mod insist;
+mod next_hop;
 mod onward;
 mod process;
 mod replay;
@@ -49,6 +50,7 @@ pub use builder::ConsumerBuilder;
 pub use consumer::{Consumer, ConsumerState};
 pub use counters::ConsumerStats;
 pub use handler::{Handler, HandlerError, HandlerResult, ResultExt};
+pub use next_hop::NextHop;
 pub use replay::{
     Death, ReplayBuilder, ReplayCandidate, ReplayEnd, ReplayFilter, ReplayProgress, ReplayReport,
 };

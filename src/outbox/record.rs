@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     clock::Clock,
+    consume::NextHop,
     error::{Error, Result},
     message::{Envelope, HeaderValue, Headers, Properties},
     store::{check_short_text, headers_json},
@@ -133,6 +134,15 @@ impl OutboxRecord {
     pub fn available_at(mut self, at: DateTime<Utc>) -> Self {
         self.available_at = Some(at);
         self
+    }
+}
+
+/// The next message of a [`Pipeline`](crate::Pipeline), which goes out once the step's work is
+/// committed.
+impl From<NextHop> for OutboxRecord {
+    fn from(hop: NextHop) -> Self {
+        let NextHop { exchange, routing_key, envelope, content_type, body } = hop;
+        Self::bytes(exchange, routing_key, content_type, body).envelope(envelope)
     }
 }
 

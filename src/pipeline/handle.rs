@@ -4,10 +4,10 @@ use std::{fmt, sync::Arc};
 
 use serde::Serialize;
 
-use super::plan::{NextHop, Plan, Way};
+use super::plan::{Plan, Way};
 use crate::{
     connection::{Core, Shutdown},
-    consume::{Consumer, Counter},
+    consume::{Consumer, Counter, HandlerError, NextHop},
     error::{Error, Result},
     message::{Encoder, Envelope, Itinerary, JsonCodec, Properties},
     publish::{Draft, compose},
@@ -138,18 +138,18 @@ impl<In> Pipeline<In> {
     /// an outbox within its own transaction; none after the last step, and at the end of a slip.
     ///
     /// Run such a step with a consumer of its queue, and leave it out of this process by
-    /// [`only`](super::PipelineBuilder::only).
+    /// [`only`](super::PipelineBuilder::only). An end that it finds is not among the counts here.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`] for a name that is no step, and for a slip that leads nowhere or
-    /// cannot be read: reject the message then. [`Error::Codec`] if the payload cannot be encoded.
+    /// Rejects the message, for `?` in its handler: the slip leads nowhere or cannot be read, the
+    /// payload cannot be encoded, or the name is no step's.
     pub fn next_hop<Next: Serialize + 'static>(
         &self,
         step: &str,
         envelope: &Envelope,
         next: &Next,
-    ) -> Result<Option<NextHop>> {
+    ) -> std::result::Result<Option<NextHop>, HandlerError> {
         self.next_hop_with(step, envelope, next, &JsonCodec)
     }
 
@@ -159,6 +159,16 @@ impl<In> Pipeline<In> {
     ///
     /// As [`next_hop`](Self::next_hop).
     pub fn next_hop_with<Next>(
+        &self,
+        step: &str,
+        envelope: &Envelope,
+        next: &Next,
+        encoder: &impl Encoder<Next>,
+    ) -> std::result::Result<Option<NextHop>, HandlerError> {
+        self.hop(step, envelope, next, encoder).map_err(HandlerError::reject)
+    }
+
+    fn hop<Next>(
         &self,
         step: &str,
         envelope: &Envelope,

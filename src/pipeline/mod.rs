@@ -15,7 +15,7 @@ mod options;
 mod plan;
 mod step;
 
+pub use crate::consume::NextHop;
 pub use builder::PipelineBuilder;
 pub use handle::{Pipeline, PipelineStats};
 pub use options::StepOptions;
-pub use plan::NextHop;

@@ -1,12 +1,10 @@
 //! The route of a pipeline, and where a message goes next.
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use crate::{
     error::Result,
-    message::{Envelope, Itinerary, Properties, RoutingSlip, Slip},
-    publish::Draft,
+    message::{Envelope, Itinerary, RoutingSlip, Slip},
     topology::{Exchange, Queue, Topology, standard},
 };
 
@@ -17,60 +15,6 @@ pub(super) struct Plan {
     pub(super) steps: Vec<String>,
     /// Where the result of the last step goes.
     pub(super) results: Option<(String, String)>,
-}
-
-/// What a step sends on: ready to be published, or to be put into an outbox.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NextHop {
-    pub(super) exchange: String,
-    pub(super) routing_key: String,
-    pub(super) envelope: Envelope,
-    pub(super) content_type: String,
-    pub(super) body: Bytes,
-}
-
-impl NextHop {
-    /// Returns the exchange it goes to.
-    #[must_use]
-    pub fn exchange(&self) -> &str {
-        &self.exchange
-    }
-
-    /// Returns the routing key it goes under.
-    #[must_use]
-    pub fn routing_key(&self) -> &str {
-        &self.routing_key
-    }
-
-    /// Returns its envelope, with the slip one step further.
-    #[must_use = "the envelope carries the slip"]
-    pub fn envelope(&self) -> &Envelope {
-        &self.envelope
-    }
-
-    /// Returns the content type of the body.
-    #[must_use]
-    pub fn content_type(&self) -> &str {
-        &self.content_type
-    }
-
-    /// Returns the encoded payload.
-    #[must_use = "the body is what goes on"]
-    pub fn body(&self) -> &Bytes {
-        &self.body
-    }
-
-    pub(super) fn into_draft(self) -> Draft {
-        let content_type = Some(self.content_type);
-        Draft {
-            exchange: self.exchange,
-            routing_key: self.routing_key,
-            mandatory: true,
-            envelope: self.envelope,
-            properties: Properties { content_type, persistent: true, ..Properties::default() },
-            body: self.body,
-        }
-    }
 }
 
 /// What lies ahead of a message, read from its slip before its step is run.

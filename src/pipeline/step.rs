@@ -7,11 +7,13 @@ use futures::{FutureExt, future::BoxFuture};
 
 use super::{
     handle::Counters,
-    plan::{Ahead, NextHop, Plan, Way},
+    plan::{Ahead, Plan, Way},
 };
 use crate::{
     connection::Core,
-    consume::{HandlerError, Handling, Outcome, Process, catching_panics, decode, send_on},
+    consume::{
+        HandlerError, Handling, NextHop, Outcome, Process, catching_panics, decode, send_on,
+    },
     error::{BoxError, Error},
     message::{Decoder, Encoder, Envelope, Message, Properties, Received, header},
     publish::{Draft, compose},

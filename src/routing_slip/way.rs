@@ -110,3 +110,95 @@ pub(super) const DATA: &str = "acemq-slip-undo-data";
 /// On a message that undoes: the stop that is undone, and why.
 pub(super) const UNDOES: &str = "acemq-slip-undoes";
 pub(super) const REASON: &str = "acemq-slip-reason";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Headers;
+
+    const LIMITS: Limits = Limits { hops: 2000, size: 200_000 };
+
+    fn hop(envelope: &Envelope, forward: Forward) -> Result<Way, String> {
+        way(envelope, forward, DateTime::UNIX_EPOCH, LIMITS)
+    }
+
+    fn headers(envelope: &Envelope) -> Headers {
+        envelope.clone().completed("key", 1, None).to_headers()
+    }
+
+    #[test]
+    fn a_thousand_hops_add_the_time_of_each_stop_and_nothing_else() {
+        let mut route = Itinerary::new();
+        for number in 0..1001 {
+            route = route.then("orders", format!("step-{number:04}"));
+        }
+        let mut envelope = Envelope::of("order").header(Itinerary::HEADER, route.to_header());
+        // The first hop adds what every message of a route has, such as its cause.
+        let Ok(Way::On { envelope: first, .. }) = hop(&envelope, Forward::unchanged()) else {
+            panic!("the first stop leads on");
+        };
+        let stamp = r#","completedAt":"1970-01-01T00:00:00Z""#.len();
+        let (names, size) = (headers(&first).len(), headers(&first).encoded_len());
+        envelope = *first;
+        for done in 2..=1000 {
+            let Ok(Way::On { envelope: next, .. }) = hop(&envelope, Forward::unchanged()) else {
+                panic!("stop {done} leads on");
+            };
+            let grown = headers(&next);
+            assert_eq!((grown.len(), grown.encoded_len()), (names, size + stamp * (done - 1)));
+            envelope = *next;
+        }
+        assert!(matches!(hop(&envelope, Forward::unchanged()), Ok(Way::Complete)));
+    }
+
+    #[test]
+    fn a_route_that_renews_itself_ends_at_the_limit() {
+        let again = || Forward::unchanged().revise(|route| route.then("", "again"));
+        let route = Itinerary::new().then("", "again");
+        let mut envelope = Envelope::new().header(Itinerary::HEADER, route.to_header());
+        for _ in 1..LIMITS.hops {
+            let Ok(Way::On { envelope: next, .. }) = hop(&envelope, again()) else {
+                panic!("within the limit");
+            };
+            envelope = *next;
+        }
+        let refused = hop(&envelope, again()).unwrap_err();
+        assert!(refused.contains("2000 hops"), "{refused}");
+    }
+
+    #[test]
+    fn a_slip_of_ten_thousand_stops_is_refused_by_its_size() {
+        let mut route = Itinerary::new();
+        for _ in 0..10_000 {
+            route = route.then("", "again");
+        }
+        let envelope = Envelope::new().header(Itinerary::HEADER, route.to_header());
+        let refused = hop(&envelope, Forward::unchanged()).unwrap_err();
+        assert!(refused.contains("bytes"), "{refused}");
+    }
+
+    #[test]
+    fn the_way_back_leads_through_what_was_left_behind_in_reverse() {
+        let undo = |name: &str| Undo {
+            exchange: String::new(),
+            routing_key: format!("{name}.undo"),
+            name: Some(name.to_owned()),
+            data: name.to_owned(),
+        };
+        let left = undo::write(&[undo("hotel"), undo("flight")]);
+        let route = Itinerary::new().then_named("car", "", "cars");
+        let envelope =
+            Envelope::new().header(Itinerary::HEADER, route.to_header()).header(undo::HEADER, left);
+        let (mut envelope, mut own) = (envelope, Some(Undo { name: None, ..undo("car") }));
+        for name in ["car", "flight", "hotel"] {
+            let (undone, next) = back(&envelope, own.take(), "no money").unwrap().unwrap();
+            assert_eq!(undone, undo(name));
+            let text = |header| next.headers().get(header).and_then(|value| value.as_str());
+            assert_eq!((text(DATA), text(UNDOES)), (Some(name), Some(name)));
+            assert_eq!(text(REASON), Some("no money"));
+            assert_ne!(next.id(), envelope.id());
+            envelope = next;
+        }
+        assert_eq!(back(&envelope, None, "no money").unwrap(), None);
+    }
+}

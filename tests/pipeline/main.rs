@@ -34,7 +34,11 @@ macro_rules! on_both_brokers {
     };
 }
 
+#[path = "../inbox/bank.rs"]
+#[allow(dead_code, unused_imports, unused_macros)] // of which these tests use a part
+mod bank;
 mod chaos;
+mod ends;
 mod running;
 mod slips;
 mod transactional;

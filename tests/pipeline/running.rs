@@ -266,6 +266,128 @@ on_both_brokers! {
         .await;
         assert!(told.try_recv().is_err());
     }
+
+    async fn a_step_may_end_the_run_at_every_position(fx) {
+        let name = name(&fx, &["first", "second", "last"]);
+        let ends_at = |at: u64| move |n: Message<u64>| async move {
+            Ok((*n.payload() != at).then_some(*n.payload()))
+        };
+        let results = fx.queue("results").await;
+        let pipeline = built(
+            fx.mq
+                .pipeline::<u64>(name.as_str())
+                .step("first", ends_at(0))
+                .step("second", ends_at(1))
+                .step("last", ends_at(2))
+                .results_to("", results.as_str()),
+        )
+        .await;
+        for position in 0..3 {
+            pipeline.send(&position).await.unwrap();
+        }
+        eventually("the ends to be counted", async || {
+            let stats = pipeline.stats();
+            (stats.completed, stats.ended_early, stats.failed) == (1, 2, 0)
+        })
+        .await;
+        for (step, acked) in [("first", 3), ("second", 2), ("last", 1)] {
+            eventually("the acknowledgements to be counted", async || {
+                let stats = pipeline.step(step).unwrap().stats();
+                (stats.acked, stats.retried) == (acked, 0)
+            })
+            .await;
+            fx.until_length(&format!("{name}.{step}"), 0).await;
+            fx.until_length(&format!("{name}.{step}.dlq"), 0).await;
+        }
+        fx.until_length(&results, 0).await;
+    }
+
+    async fn a_failure_at_every_position_repeats_that_step_only(fx) {
+        let steps = ["first", "second", "last"];
+        let name = name(&fx, &steps);
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        // Fails once where the payload says, after it has published something by itself.
+        let step = |at: u64| {
+            let tell = tell.clone();
+            move |n: Message<u64>| {
+                let tell = tell.clone();
+                async move {
+                    tell.send((*n.payload(), at)).map_err(HandlerError::retry)?;
+                    let fails = *n.payload() == at && n.attempt() == 1;
+                    if fails { Err(HandlerError::retry("once")) } else { Ok(Some(*n.payload())) }
+                }
+            }
+        };
+        let pipeline = built(
+            fx.mq
+                .pipeline::<u64>(name.as_str())
+                .step("first", step(0))
+                .step("second", step(1))
+                .step("last", step(2))
+                .retry(RetryPolicy::fixed(2, Duration::from_millis(1))),
+        )
+        .await;
+        for number in 0..3 {
+            pipeline.send(&number).await.unwrap();
+        }
+        eventually("every run to end", async || pipeline.completed() == 3).await;
+        let mut ran = std::collections::BTreeMap::new();
+        while let Ok(run) = told.try_recv() {
+            *ran.entry(run).or_insert(0) += 1;
+        }
+        for number in 0..3 {
+            for at in 0..3 {
+                assert_eq!(ran[&(number, at)], if number == at { 2 } else { 1 }, "{number} at {at}");
+            }
+        }
+    }
+
+    async fn the_order_of_options_and_steps_changes_nothing(fx) {
+        let step = |n: Message<u64>| async move {
+            if n.attempt() < 3 { Err(HandlerError::retry("not yet")) } else { Ok(Some(n.payload() + 1)) }
+        };
+        let policy = || RetryPolicy::fixed(3, Duration::from_millis(1));
+        let own = || StepOptions::new().described_as("second's");
+        let results = fx.queue("results").await;
+        let orders = [
+            fx.mq
+                .pipeline::<u64>(name(&fx, &["first", "second"]))
+                .retry(policy())
+                .described_as("all's")
+                .for_step("second", own())
+                .results_to("", results.as_str())
+                .step("first", step)
+                .step("second", step),
+            fx.mq
+                .pipeline::<u64>(name(&fx, &["first", "second"]))
+                .step("first", step)
+                .step("second", step)
+                .results_to("", results.as_str())
+                .for_step("second", own())
+                .described_as("all's")
+                .retry(policy()),
+            fx.mq
+                .pipeline::<u64>(name(&fx, &["first", "second"]))
+                .for_step("second", own())
+                .step("first", step)
+                .retry(policy())
+                .results_to("", results.as_str())
+                .step("second", step)
+                .described_as("all's"),
+        ];
+        let mut inbox = crate::support::Inbox::of(&fx.mq, &results).await;
+        for builder in orders {
+            let pipeline = built(builder).await;
+            pipeline.send(&1).await.unwrap();
+            let result = inbox.next().await;
+            assert_eq!((&result.body()[..], result.envelope().message_type()), (&b"3"[..], "second's"));
+            let retried = |step: &str| pipeline.step(step).unwrap().stats().retried;
+            eventually("the retries to be counted", async || {
+                (retried("first"), retried("second")) == (2, 2)
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test]

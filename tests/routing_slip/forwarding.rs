@@ -9,7 +9,8 @@ use std::{
 };
 
 use acemq::{
-    Envelope, Error, Forward, HandlerError, Itinerary, Message, ResultExt, RetryPolicy, SlipStop,
+    Envelope, Error, Forward, HandlerError, HeaderValue, Itinerary, Message, ResultExt,
+    RetryPolicy, SlipStop,
 };
 
 use crate::{
@@ -47,7 +48,7 @@ on_both_brokers! {
         let done: Vec<String> = slip.done().iter().map(ToString::to_string).collect();
         assert_eq!(done, ["one".to_owned(), format!("/{second}")]);
         assert!(slip.done().iter().all(|stop| stop.completed_at().is_some()));
-        eventually("the counts", async || {
+        eventually("the hops to be counted", async || {
             (one.stats().forwarded, two.stats().forwarded) == (1, 1)
         })
         .await;
@@ -156,6 +157,95 @@ on_both_brokers! {
         assert!(message.envelope().error().unwrap().contains("20 hops"));
     }
 
+    async fn a_route_may_come_to_a_stop_again_within_the_limit(fx) {
+        let (a, b, end) = (fx.queue("a").await, fx.queue("b").await, fx.queue("end").await);
+        let store = acemq::MemoryIdempotencyStore::new();
+        let mut stops = Vec::new();
+        for queue in [&a, &b] {
+            let stop = fx.mq.slip_stop::<u64>(queue.as_str()).idempotent(store.clone());
+            let add = |n: Message<u64>| async move { Forward::json(&(n.payload() + 1)).reject() };
+            stops.push(stop.start(add).await.unwrap());
+        }
+        // There and back again, and twice in a row: no visit is taken for a repetition.
+        let mut route = Itinerary::new();
+        for queue in [&a, &b, &a, &a, &b, &end] {
+            route = route.then("", queue.as_str());
+        }
+        submit(&fx, &route, 0, Envelope::new()).await;
+        assert_eq!(Inbox::of(&fx.mq, &end).await.next().await.body(), "5");
+        eventually("the hops to be counted", async || {
+            (stops[0].stats().forwarded, stops[1].stats().forwarded) == (3, 2)
+        })
+        .await;
+    }
+
+    async fn a_missing_stop_at_every_position_loses_nothing(fx) {
+        for missing in 1..3 {
+            let mut route = Itinerary::new();
+            let (mut names, mut stops) = (Vec::new(), Vec::new());
+            for position in 0..3 {
+                let queue = if position == missing {
+                    fx.name("missing")
+                } else {
+                    fx.queue(&format!("stop{position}")).await
+                };
+                route = route.then("", queue.as_str());
+                names.push(queue);
+            }
+            let policy = || RetryPolicy::fixed(2, Duration::from_millis(1));
+            let pass = |_: Message<u64>| async { Ok::<_, HandlerError>(Forward::unchanged()) };
+            for queue in names.iter().filter(|queue| **queue != names[missing]) {
+                let stop = fx.mq.slip_stop::<u64>(queue.as_str()).retry(policy());
+                stops.push(stop.start(pass).await.unwrap());
+            }
+            submit(&fx, &route, 1, Envelope::new()).await;
+            let dead = format!("{}.dlq", names[missing - 1]);
+            fx.until_length(&dead, 1).await;
+            // Once the stop is there, the message goes on from where it stood.
+            let queue = acemq::Queue::new(names[missing].as_str());
+            fx.mq.declare(&acemq::Topology::new().queue(queue)).await.unwrap();
+            let late = fx.mq.slip_stop::<u64>(names[missing].as_str()).start(pass).await.unwrap();
+            assert_eq!(fx.mq.replay(dead).run().await.unwrap().moved(), 1);
+            let last = if missing == 2 { &late } else { &stops[1] };
+            eventually("the end of the route", async || last.stats().completed == 1).await;
+        }
+    }
+
+    async fn malformed_slips_between_good_ones_stop_none_of_these(fx) {
+        let (queue, end) = (fx.queue("stop").await, fx.queue("end").await);
+        let stop = adding(&fx, &queue, 1).await;
+        let publisher = fx.mq.publisher::<u64>("", queue.as_str());
+        let good = || Itinerary::new().then("", queue.as_str()).then("", end.as_str());
+        let long = "x".repeat(300);
+        let malformed: [HeaderValue; 15] = [
+            "{".into(),
+            "[]".into(),
+            "7".into(),
+            "true".into(),
+            "\u{0}".into(),
+            r#""text""#.into(),
+            r#"{"steps":7}"#.into(),
+            r#"{"steps":{}}"#.into(),
+            r#"{"steps":["a"]}"#.into(),
+            r#"{"steps":[null]}"#.into(),
+            r#"{"steps":[{"exchange":7}]}"#.into(),
+            r#"{"steps":[{"routingKey":[]}]}"#.into(),
+            r#"{"steps":[],"done":7}"#.into(),
+            format!(r#"{{"steps":[{{}},{{"routingKey":"{long}"}}]}}"#).into(),
+            HeaderValue::List(vec![HeaderValue::from(1)]),
+        ];
+        let bad = malformed.len() as u64;
+        for slip in malformed {
+            let envelope = Envelope::new().header(Itinerary::HEADER, slip);
+            publisher.send_with(&1, envelope).await.unwrap();
+            submit(&fx, &good(), 1, Envelope::new()).await;
+        }
+        fx.until_length(&end, bad).await;
+        // A name that is too long is only tried: it is no matter of the slip's form.
+        fx.until_length(&format!("{queue}.dlq"), bad).await;
+        eventually("the hops to be counted", async || stop.stats().forwarded == bad).await;
+    }
+
     async fn a_slip_grows_by_its_stops_only_and_is_refused_above_the_limit(fx) {
         let queue = fx.queue("long").await;
         let stop = fx
@@ -199,7 +289,8 @@ on_both_brokers! {
         let route = Itinerary::new().then("", queue.as_str()).then("", missing.as_str());
         submit(&fx, &route, 1, Envelope::new()).await;
         fx.until_length(&format!("{queue}.dlq"), 1).await;
-        assert_eq!(stop.consumer().stats().retried, 2);
+        eventually("the retries to be counted", async || stop.consumer().stats().retried == 2)
+            .await;
         // It resumes where it stood.
         fx.mq.declare(&acemq::Topology::new().queue(acemq::Queue::new(missing.as_str()))).await.unwrap();
         let report = fx.mq.replay(format!("{queue}.dlq")).run().await.unwrap();
