@@ -167,7 +167,7 @@ url() { echo "amqp://guest:guest@127.0.0.1:$PORT/%2f"; }
 
 run() {
     answers || fail "nothing answers on port $PORT; $0 start brings it up"
-    env ACEMQ_TEST_AMQP="$(url)" ACEMQ_URL="$(url)" ACEMQ_TEST_RABBITMQCTL="$here/rabbitmq4.sh ctl" "$@"
+    env ACEMQ_TEST_MANAGEMENT="http://guest:guest@127.0.0.1:$MANAGEMENT_PORT" ACEMQ_TEST_AMQP="$(url)" ACEMQ_URL="$(url)" ACEMQ_TEST_RABBITMQCTL="$here/rabbitmq4.sh ctl" "$@"
 }
 
 case "${1:-}" in

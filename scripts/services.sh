@@ -3,7 +3,8 @@
 #
 # Uses servers that answer there already; starts the others by docker compose where an engine
 # answers, else by Debian's packages. Safe to run twice. A service whose address is set in the
-# environment (ACEMQ_TEST_POSTGRES, ACEMQ_TEST_MYSQL, ACEMQ_TEST_AMQP) is left to its owner.
+# environment (ACEMQ_TEST_POSTGRES, ACEMQ_TEST_MYSQL, ACEMQ_TEST_AMQP, whose
+# management API is ACEMQ_TEST_MANAGEMENT) is left to its owner.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -194,8 +195,23 @@ prepare_mariadb() {
     mariadb_does 'CREATE DATABASE IF NOT EXISTS test'
 }
 
-# Whoever has the right port and speaks the protocol lets guest in from this machine.
-prepare_rabbitmq() { :; }
+management_answers() { [[ "$(ask 15672 4 'GET / HTTP/1.0\r\n\r\n')" == 48545450 ]]; }
+
+# Whoever has the right port and speaks the protocol lets guest in from this machine. Its management
+# API comes with the container, and with Debian's package once the plugin is enabled.
+prepare_rabbitmq() {
+    local deadline=$((SECONDS + WAIT_SECONDS))
+    management_answers && return
+    if have rabbitmq-plugins || [[ -x /usr/sbin/rabbitmq-plugins ]]; then
+        say "enabling RabbitMQ's management plugin"
+        as_root rabbitmq-plugins enable rabbitmq_management >/dev/null
+    fi
+    until management_answers; do
+        ((SECONDS < deadline)) ||
+            fail "RabbitMQ's management API does not answer on port 15672: enable the plugin rabbitmq_management"
+        sleep 1
+    done
+}
 
 # --- the whole -----------------------------------------------------------------------------------
 

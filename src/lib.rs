@@ -54,6 +54,7 @@
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
 //! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
+//! | `management` | no | [`ManagementApi`], by reqwest: bindings in topology plans |
 //!
 //! Without any of them the crate still has `memory://` and the in-memory idempotency store.
 //!
@@ -104,6 +105,8 @@ mod pages {
     struct Scheduler;
     #[doc = include_str!("../docs/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/topology.md")]
+    struct Topology;
     #[doc = include_str!("../docs/telemetry.md")]
     struct Telemetry;
     #[doc = include_str!("../docs/retries-and-dead-letters.md")]
@@ -133,7 +136,7 @@ pub mod testing;
 pub mod topology;
 mod transport;
 
-pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown};
+pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown, TopologyPlanner};
 pub use consume::{
     Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
     ReplayBuilder, ReplayEnd, ReplayFilter, ReplayReport, ResultExt, RetryPolicy,
@@ -177,4 +180,8 @@ pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
 pub use topology::{
     Binding, Exchange, ExchangeKind, HeaderMatch, Overflow, Queue, QueueKind, Topology,
+    TopologyPlan,
 };
+#[cfg(feature = "management")]
+#[cfg_attr(docsrs, doc(cfg(feature = "management")))]
+pub use transport::rabbitmq::ManagementApi;

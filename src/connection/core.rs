@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Runs an operation that may be repeated, until it is answered or the time is over.
-    async fn on_link<T>(
+    pub(super) async fn on_link<T>(
         &self,
         operation: impl for<'a> Fn(&'a dyn Link) -> BoxFuture<'a, Result<T>>,
     ) -> Result<T> {

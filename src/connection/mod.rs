@@ -9,12 +9,14 @@ mod core;
 mod declared;
 mod handle;
 mod options;
+mod plan;
 mod session;
 mod shutdown;
 mod state;
 
 pub use handle::AceMq;
 pub use options::ConnectOptions;
+pub use plan::TopologyPlanner;
 pub use shutdown::Shutdown;
 pub use state::ConnectionState;
 

@@ -1,5 +1,7 @@
 //! Bindings.
 
+use std::fmt;
+
 use super::{check_length, check_name};
 use crate::{
     error::Result,
@@ -132,6 +134,13 @@ impl Binding {
         }
     }
 
+    /// The destination's name.
+    pub(crate) fn destination(&self) -> &str {
+        match &self.to {
+            Destination::Queue(name) | Destination::Exchange(name) => name,
+        }
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         match &self.to {
             Destination::Queue(name) => check_name("binding queue", name)?,
@@ -140,5 +149,13 @@ impl Binding {
         check_name("binding exchange", &self.exchange)?;
         check_length("binding routing key", &self.routing_key)?;
         self.arguments.iter().try_for_each(|(name, _)| check_length("binding argument", name))
+    }
+}
+
+/// `source --key--> destination`.
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { exchange, routing_key, .. } = self;
+        write!(f, "{exchange} --{routing_key}--> {}", self.destination())
     }
 }

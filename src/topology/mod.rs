@@ -6,12 +6,14 @@
 
 mod binding;
 mod exchange;
+mod plan;
 mod queue;
 pub(crate) mod standard;
 
 pub(crate) use binding::Destination;
 pub use binding::{Binding, HeaderMatch};
 pub use exchange::{Exchange, ExchangeKind};
+pub use plan::{Finding, ObjectKind, PlannedObject, TopologyPlan};
 pub use queue::{Overflow, Queue, QueueKind};
 
 use crate::error::{Error, Result};

@@ -30,7 +30,7 @@ use crate::{
     clock::Clock,
     error::{Error, Result},
     message::{HeaderValue, Headers, Properties},
-    topology::{Topology, check_address, check_length},
+    topology::{Binding, Topology, check_address, check_length},
 };
 
 /// A broker that can be dialled.
@@ -72,6 +72,12 @@ pub(crate) trait Link: fmt::Debug + Send + Sync + 'static {
 
     /// Looks a queue up; `None` if it does not exist.
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>>;
+
+    /// Whether an exchange exists.
+    fn has_exchange(&self, name: &str) -> BoxFuture<'_, Result<bool>>;
+
+    /// Whether a binding exists; none if the protocol cannot tell.
+    fn has_binding(&self, binding: &Binding) -> BoxFuture<'_, Result<Option<bool>>>;
 
     /// Deletes a queue with its messages; no error if it does not exist.
     fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>>;

@@ -38,6 +38,7 @@ mod consuming;
 mod exchanges;
 mod failing;
 mod limiting;
+mod planning;
 mod publishing;
 mod replaying;
 mod routing;

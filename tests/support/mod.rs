@@ -36,6 +36,12 @@ pub fn amqp_url() -> String {
         .unwrap_or_else(|_| "amqp://guest:guest@127.0.0.1:5672/%2f".to_owned())
 }
 
+/// The management API of that RabbitMQ.
+pub fn management_url() -> String {
+    std::env::var("ACEMQ_TEST_MANAGEMENT")
+        .unwrap_or_else(|_| "http://guest:guest@127.0.0.1:15672".to_owned())
+}
+
 /// A name that no other test has, in this run or another.
 pub fn unique(name: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);

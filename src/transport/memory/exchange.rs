@@ -2,8 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{broker::State, header_match, stored::Message, topic};
+use super::{
+    broker::{LinkId, State},
+    header_match,
+    stored::Message,
+    topic,
+};
 use crate::{
+    error::Result,
     message::{HeaderValue, Headers},
     topology::{self, Destination, ExchangeKind},
 };
@@ -60,6 +66,12 @@ impl Exchange {
         if !bound.contains(arguments) {
             bound.push(arguments.clone());
         }
+    }
+
+    /// Whether a binding exists.
+    fn has(&self, key: &str, to: &Destination, arguments: &Headers) -> bool {
+        let bound = self.bindings.get(key).and_then(|bound| bound.get(to));
+        bound.is_some_and(|variants| variants.contains(arguments))
     }
 
     /// Removes every binding of this key to a destination.
@@ -129,6 +141,18 @@ impl State {
             open.extend(further.chain(alternate).filter(exists).filter(|name| seen.insert(*name)));
         }
         queues
+    }
+
+    pub(super) fn has_exchange(&self, link: LinkId, name: &str) -> Result<bool> {
+        self.check_open(link)?;
+        Ok(self.exchanges.contains_key(name))
+    }
+
+    pub(super) fn has_binding(&self, link: LinkId, binding: &topology::Binding) -> Result<bool> {
+        self.check_open(link)?;
+        let topology::Binding { to, exchange, routing_key, arguments } = binding;
+        let from = self.exchanges.get(exchange);
+        Ok(from.is_some_and(|from| from.has(routing_key, to, arguments)))
     }
 
     /// Adds a binding whose ends exist.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    topology::Topology,
+    topology::{Binding, Topology},
     transport::{Link, LinkStatus, Outgoing, Pull, QueueInfo, Subscribe, Subscription},
 };
 
@@ -160,6 +160,17 @@ impl Link for MemoryLink {
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {
         let queue = queue.to_owned();
         async move { self.run(|state| state.inspect(self.id, &queue)).await }.boxed()
+    }
+
+    fn has_exchange(&self, name: &str) -> BoxFuture<'_, Result<bool>> {
+        let name = name.to_owned();
+        async move { self.run(|state| state.has_exchange(self.id, &name)).await }.boxed()
+    }
+
+    fn has_binding(&self, binding: &Binding) -> BoxFuture<'_, Result<Option<bool>>> {
+        let binding = binding.clone();
+        async move { self.run(|state| state.has_binding(self.id, &binding).map(Some)).await }
+            .boxed()
     }
 
     fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>> {

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    topology::Topology,
+    topology::{Binding, Topology},
     transport::{Link, LinkStatus, Outgoing, Pull, QueueInfo, Subscribe, Subscription},
 };
 
@@ -113,6 +113,27 @@ impl RabbitMqLink {
         }
     }
 
+    async fn exchange_exists(&self, exchange: &str) -> Result<bool> {
+        let name = short("exchange", exchange)?;
+        let found = self
+            .aside(async |channel| {
+                let passive =
+                    ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+                // A passive declaration compares nothing, not even the kind.
+                let kind = ExchangeKind::Direct;
+                channel
+                    .exchange_declare(name, kind, passive, FieldTable::default())
+                    .await
+                    .map_err(|error| failure::of_operation(&error))
+            })
+            .await;
+        match found {
+            Ok(()) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn delete(&self, queue: &str) -> Result<()> {
         let name = short("queue", queue)?;
         self.aside(async |channel| {
@@ -172,6 +193,15 @@ impl Link for RabbitMqLink {
     fn inspect(&self, queue: &str) -> BoxFuture<'_, Result<Option<QueueInfo>>> {
         let queue = queue.to_owned();
         self.answered(async move { self.inspect_queue(&queue).await }).boxed()
+    }
+
+    fn has_exchange(&self, name: &str) -> BoxFuture<'_, Result<bool>> {
+        let name = name.to_owned();
+        self.answered(async move { self.exchange_exists(&name).await }).boxed()
+    }
+
+    fn has_binding(&self, _: &Binding) -> BoxFuture<'_, Result<Option<bool>>> {
+        std::future::ready(Ok(None)).boxed()
     }
 
     fn delete_queue(&self, queue: &str) -> BoxFuture<'_, Result<()>> {

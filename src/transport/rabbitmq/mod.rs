@@ -11,6 +11,8 @@ mod convert;
 mod declare;
 mod failure;
 mod link;
+#[cfg(feature = "management")]
+mod management;
 mod publisher;
 mod socket;
 
@@ -29,6 +31,8 @@ use crate::{
     error::{Error, Result},
 };
 use link::RabbitMqLink;
+#[cfg(feature = "management")]
+pub use management::ManagementApi;
 use socket::Socket;
 
 /// How to reach a RabbitMQ broker.
