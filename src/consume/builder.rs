@@ -12,12 +12,13 @@ use super::{
     claim::{Claims, purge_until},
     consumer::{ConsumerState, Mode},
     counters::Counters,
+    health::ConsumerHealth,
     process::{Idempotent, IdentityCheck, Process, Typed},
     subscription::Runner,
     worker::Worker,
 };
 use crate::{
-    connection::{AceMq, Core, Shutdown},
+    connection::{AceMq, Core, HealthSource, Shutdown},
     error::{Error, Result},
     idempotency::IdempotencyStore,
     message::{Decoder, Headers, JsonCodec},
@@ -257,7 +258,23 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             let abandoned = runner.run(first).await;
             end.send_replace(Some(Shutdown { abandoned }));
         });
-        Ok(Consumer::new(queue, counters, mode, current, ended, stop))
+        let health = ConsumerHealth {
+            queue: queue.clone(),
+            counters: Arc::clone(&counters),
+            state: current.clone(),
+        };
+        let health: Arc<dyn HealthSource> = Arc::new(health);
+        core.watched().add(&health);
+        Ok(Consumer {
+            queue,
+            counters,
+            mode,
+            state: current,
+            ended,
+            _health: health,
+            _stop_on_drop: stop.clone().drop_guard(),
+            stop,
+        })
     }
 
     /// The name under which messages are claimed.

@@ -34,6 +34,7 @@ mod consumer;
 mod counters;
 mod decide;
 mod handler;
+mod health;
 mod insist;
 mod next_hop;
 mod onward;
