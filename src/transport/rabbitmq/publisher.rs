@@ -1,4 +1,4 @@
-//! The publishing channel: one task owns it, and every publish and confirm on it.
+//! The publishing channels: a task owns each, and every publish and confirm on it.
 //!
 //! Publishes are pipelined: the task sends as fast as they come and settles them as the broker
 //! answers. How an answer finds its publish is in [`super::confirms`].
@@ -61,14 +61,14 @@ struct Ticket {
 
 impl Publishing {
     pub(super) fn start(
-        connection: Arc<Connection>,
-        exchanges: Arc<KnownExchanges>,
-        status: watch::Receiver<LinkStatus>,
+        connection: &Arc<Connection>,
+        exchanges: &Arc<KnownExchanges>,
+        status: &watch::Receiver<LinkStatus>,
         window: usize,
     ) -> Self {
         let lanes = std::array::from_fn(|_| {
             let (commands, received) = mpsc::unbounded_channel();
-            let (connection, exchanges) = (Arc::clone(&connection), Arc::clone(&exchanges));
+            let (connection, exchanges) = (Arc::clone(connection), Arc::clone(exchanges));
             tokio::spawn(Task::new(connection, exchanges, status.clone()).run(received));
             commands
         });
