@@ -173,8 +173,20 @@ pub use request_reply::{
     ResponderError,
 };
 pub use routing_slip::{Forward, SlipStop, SlipStopBuilder, SlipStopStats, StopHandler};
+#[cfg(feature = "mysql")]
+pub use saga::MySqlSagaJournal;
+#[cfg(feature = "postgres")]
+pub use saga::PostgresSagaJournal;
+#[cfg(feature = "sqlite")]
+pub use saga::SqliteSagaJournal;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub use saga::{
-    ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError, Unresolved,
+    DurableSaga, RunStatus, RunningSagaWorker, SagaJournal, SagaReport, SagaRun, SagaWorker,
+    StartedRun,
+};
+pub use saga::{
+    InDoubt, ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError,
+    Unresolved,
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;

@@ -1,0 +1,438 @@
+//! The contract between a durable saga and the tables that remember its runs.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::{
+    error::Result,
+    store::{Database, OwnedTransaction, failed},
+    telemetry::TraceContext,
+};
+
+/// Remembers the runs of sagas, so that another process can go on where one has died.
+///
+/// `PostgresSagaJournal`, `MySqlSagaJournal` and `SqliteSagaJournal` are journals; implement it to
+/// wrap one, or to keep tables of your own. What a saga relies on:
+///
+/// - **Fencing.** A claim writes a fresh random token into each run. [`record`](Self::record) and
+///   [`renew`](Self::renew) change a run only while it carries the token they are given.
+/// - **Leases by the database's clock.** Nothing compares a stored time with the application's.
+/// - **Once.** Entries that are written again under the same sequence number change nothing, so
+///   that a write whose outcome is unknown can be repeated.
+///
+/// The futures may be dropped at any point; the work has then happened or it has not. All methods
+/// fail with [`Error::Store`](crate::Error::Store) if the database does.
+pub trait SagaJournal: Clone + Send + Sync + 'static {
+    /// The database, for instance `sqlx::Postgres`.
+    type Database: Database;
+
+    /// Begins a transaction.
+    fn begin(&self) -> impl Future<Output = Result<OwnedTransaction<Self::Database>>> + Send;
+
+    /// Writes a run in the caller's transaction, unless one with its saga and key is there.
+    fn create(
+        &self,
+        transaction: &mut OwnedTransaction<Self::Database>,
+        run: &NewRun,
+    ) -> impl Future<Output = Result<StartedRun>> + Send;
+
+    /// Leases runs that are due to the caller, the longest due first.
+    fn claim(&self, claim: &RunClaim) -> impl Future<Output = Result<Vec<RunLease>>> + Send;
+
+    /// Writes entries and what becomes of the run, in a transaction; returns whether the run still
+    /// had the token. The caller commits, or rolls back if it had not.
+    fn record(
+        &self,
+        transaction: &mut OwnedTransaction<Self::Database>,
+        lease: &RunLease,
+        entries: &[JournalEntry],
+        next: &RunNext,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Does what [`record`](Self::record) does in a transaction of its own.
+    fn write(
+        &self,
+        lease: &RunLease,
+        entries: &[JournalEntry],
+        next: &RunNext,
+    ) -> impl Future<Output = Result<bool>> + Send {
+        async move {
+            let mut transaction = self.begin().await?;
+            let held = self.record(&mut transaction, lease, entries, next).await?;
+            if held {
+                commit(transaction).await?;
+            }
+            Ok(held)
+        }
+    }
+
+    /// Lets a lease end `lease` from now; returns whether the run still had the token.
+    fn renew(
+        &self,
+        lease: &RunLease,
+        length: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Reads a run with its entries, the first one first.
+    fn load(&self, id: Uuid) -> impl Future<Output = Result<Option<JournaledRun>>> + Send;
+
+    /// Finds runs of a saga, the oldest first.
+    fn find(
+        &self,
+        saga: &str,
+        which: RunFilter<'_>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Uuid>>> + Send;
+
+    /// Counts the runs of a saga that have ended with this status.
+    fn count(&self, saga: &str, status: RunStatus) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Keeps an answer for a run that waits for it, or will, and makes a waiting one due. Returns
+    /// whether the run is there, has not ended, and had no answer of that name.
+    fn signal(
+        &self,
+        transaction: &mut OwnedTransaction<Self::Database>,
+        id: Uuid,
+        name: &str,
+        payload: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Reads an answer that [`signal`](Self::signal) has kept. In a transaction that has recorded
+    /// that the run waits, it must see every answer that did not make the run due.
+    fn signalled(
+        &self,
+        transaction: &mut OwnedTransaction<Self::Database>,
+        id: Uuid,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<String>>> + Send;
+
+    /// Ends the matter of an unresolved run, or makes it due again; returns whether it was one.
+    fn settle(
+        &self,
+        saga: &str,
+        id: Uuid,
+        how: Settlement<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Returns the versions of a saga that have runs which are due, other than the given one.
+    fn other_versions(
+        &self,
+        saga: &str,
+        version: u32,
+    ) -> impl Future<Output = Result<Vec<u32>>> + Send;
+
+    /// Deletes at most `limit` runs of a saga that ended longer ago than `older_than`, unresolved
+    /// ones excepted; returns how many.
+    fn purge(
+        &self,
+        saga: &str,
+        older_than: Duration,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Compares the tables with what the journal needs. Default: nothing to compare.
+    fn check(&self) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+}
+
+/// Commits a transaction in which no statement has failed unseen.
+pub(super) async fn commit<D: Database>(transaction: OwnedTransaction<D>) -> Result<()> {
+    transaction.commit().await.map_err(failed("commit"))
+}
+
+/// A run to be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRun {
+    /// Its id.
+    pub id: Uuid,
+    /// The name of the saga.
+    pub saga: String,
+    /// The version of the saga's definition.
+    pub version: u32,
+    /// What it is for; one saga has one run of a key.
+    pub key: String,
+    /// The state to begin with, as JSON.
+    pub state: String,
+    /// The trace that the run belongs to.
+    pub trace: Option<TraceContext>,
+    /// The token and length of a lease, if the creator runs it itself.
+    pub lease: Option<(Uuid, Duration)>,
+}
+
+/// A run that was started, now or earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StartedRun {
+    /// The id of the run of that key.
+    pub id: Uuid,
+    /// Whether this call has started it; `false` if it was there.
+    pub is_new: bool,
+}
+
+impl StartedRun {
+    /// Creates a value, for journals.
+    #[must_use]
+    pub fn new(id: Uuid, is_new: bool) -> Self {
+        Self { id, is_new }
+    }
+}
+
+/// Which runs to claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunClaim {
+    /// The name of the saga.
+    pub saga: String,
+    /// The version; runs of others are left alone.
+    pub version: u32,
+    /// Only this run.
+    pub only: Option<Uuid>,
+    /// How many at most.
+    pub limit: u32,
+    /// How long the lease holds unless it is renewed.
+    pub lease: Duration,
+}
+
+/// A run that is leased to one owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunLease {
+    /// The run.
+    pub run: Uuid,
+    /// The fencing token.
+    pub token: Uuid,
+}
+
+/// What becomes of a run with a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunNext {
+    /// Its owner keeps it, for the length of a lease from now.
+    Keep {
+        /// The length of the lease.
+        lease: Duration,
+        /// Whether it is on its way back.
+        compensating: bool,
+    },
+    /// It is let go, and due later.
+    Wait {
+        /// When.
+        until: WaitUntil,
+        /// The name of the answer that makes it due earlier.
+        signal: Option<String>,
+    },
+    /// It is let go because of something that a later process may do better, and due later.
+    GiveBack {
+        /// For how long it is left alone.
+        delay: Duration,
+        /// What an operator should know.
+        problem: Option<String>,
+    },
+    /// It has ended.
+    End(RunStatus),
+}
+
+/// A time to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitUntil {
+    /// Milliseconds since the epoch.
+    At(i64),
+    /// From now, by the database's clock.
+    After(Duration),
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RunStatus {
+    /// It goes forward, or waits.
+    Running,
+    /// A step has failed, and the steps before it are being compensated.
+    Compensating,
+    /// Every step was done.
+    Complete,
+    /// It failed, and every compensation has run.
+    Compensated,
+    /// It failed, and a compensation did too: somebody has to look at it.
+    Unresolved,
+    /// Somebody has looked at it.
+    Resolved,
+}
+
+impl RunStatus {
+    /// Returns the word in the journal.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::Compensating => "COMPENSATING",
+            Self::Complete => "COMPLETE",
+            Self::Compensated => "COMPENSATED",
+            Self::Unresolved => "UNRESOLVED",
+            Self::Resolved => "RESOLVED",
+        }
+    }
+
+    /// Reads the word in the journal.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [
+            Self::Running,
+            Self::Compensating,
+            Self::Complete,
+            Self::Compensated,
+            Self::Unresolved,
+            Self::Resolved,
+        ]
+        .into_iter()
+        .find(|status| status.as_str() == word)
+    }
+
+    /// Returns whether nothing more happens by itself.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        !matches!(self, Self::Running | Self::Compensating)
+    }
+}
+
+/// Which runs to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunFilter<'a> {
+    /// The one of this key.
+    Key(&'a str),
+    /// Those of this status that have ended.
+    Ended(RunStatus),
+}
+
+/// What to do with an unresolved run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settlement<'a> {
+    /// Somebody has put it right.
+    Resolve {
+        /// What was done about it.
+        note: &'a str,
+    },
+    /// The compensations that failed are tried again: the run becomes due, with an entry of the
+    /// kind [`EntryKind::Reopened`] after its others.
+    Retry,
+}
+
+/// One line of a run's journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// Its place, from 1; the owner of the run counts.
+    pub seq: i64,
+    /// What happened.
+    pub kind: EntryKind,
+    /// To which step; empty where it concerns the run.
+    pub step: String,
+    /// Which attempt of the step, or of its compensation, from 1.
+    pub attempt: u32,
+    /// The state after it, as JSON, where it has changed.
+    pub state: Option<String>,
+    /// A failure, as JSON.
+    pub detail: Option<String>,
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EntryKind {
+    /// An attempt of a step has begun.
+    Started,
+    /// An attempt has failed, and there will be another.
+    AttemptFailed,
+    /// The step is done.
+    Done,
+    /// The step has failed for good.
+    Failed,
+    /// The run waits at this step.
+    Waiting,
+    /// An attempt of a compensation has begun.
+    UndoStarted,
+    /// An attempt of a compensation has failed, and there will be another.
+    UndoAttemptFailed,
+    /// The step is undone.
+    Undone,
+    /// The compensation has failed for good.
+    UndoFailed,
+    /// The step has no compensation.
+    PassedOver,
+    /// The compensations that failed are tried again.
+    Reopened,
+}
+
+impl EntryKind {
+    const ALL: [Self; 11] = [
+        Self::Started,
+        Self::AttemptFailed,
+        Self::Done,
+        Self::Failed,
+        Self::Waiting,
+        Self::UndoStarted,
+        Self::UndoAttemptFailed,
+        Self::Undone,
+        Self::UndoFailed,
+        Self::PassedOver,
+        Self::Reopened,
+    ];
+
+    /// Returns the word in the journal.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "STARTED",
+            Self::AttemptFailed => "ATTEMPT_FAILED",
+            Self::Done => "DONE",
+            Self::Failed => "FAILED",
+            Self::Waiting => "WAITING",
+            Self::UndoStarted => "UNDO_STARTED",
+            Self::UndoAttemptFailed => "UNDO_ATTEMPT_FAILED",
+            Self::Undone => "UNDONE",
+            Self::UndoFailed => "UNDO_FAILED",
+            Self::PassedOver => "PASSED_OVER",
+            Self::Reopened => "REOPENED",
+        }
+    }
+
+    /// Reads the word in the journal.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// A run as the journal has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournaledRun {
+    /// Its id.
+    pub id: Uuid,
+    /// The name of the saga.
+    pub saga: String,
+    /// The version of the definition that it was started with.
+    pub version: u32,
+    /// What it is for.
+    pub key: String,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// The state that it began with, as JSON.
+    pub state: String,
+    /// The trace that it belongs to.
+    pub trace: Option<TraceContext>,
+    /// Whether somebody has a lease on it, which may be over.
+    pub leased: bool,
+    /// The name of the answer that it waits for.
+    pub waits_for: Option<String>,
+    /// Until when it waits, in milliseconds since the epoch.
+    pub waits_until: Option<i64>,
+    /// Whether that time has come, by the database's clock.
+    pub wait_is_over: bool,
+    /// Why it was given back.
+    pub problem: Option<String>,
+    /// What an operator has noted.
+    pub note: Option<String>,
+    /// When it was created, in milliseconds since the epoch.
+    pub created_at: i64,
+    /// When it ended, in milliseconds since the epoch.
+    pub ended_at: Option<i64>,
+    /// What has happened, in its order.
+    pub entries: Vec<JournalEntry>,
+}
