@@ -31,6 +31,9 @@ pub(super) const MOST_DOUBTS: u32 = 5;
 /// For how long a run is left alone that this definition cannot go on with.
 const ALIEN_DELAY: Duration = Duration::from_secs(60);
 
+/// For how long a run is left alone after its owner has lost sight of the journal.
+pub(super) const AFTER_LOSS: Duration = Duration::from_millis(200);
+
 /// What the drive needs of a state.
 pub(super) trait State:
     Serialize + DeserializeOwned + Clone + Send + Sync + 'static
@@ -55,7 +58,7 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
                 let run = self.owner.lease.run;
                 tracing::warn!(saga = self.definition.name, %run, reason, "let go of a run");
                 // If the lease is still this one's, another may take it at once.
-                self.owner.give_up(Duration::from_millis(200), None).await;
+                self.owner.give_up(AFTER_LOSS, None).await;
             }
             Ok(RunStatus::Unresolved) => {
                 let (saga, run) = (&self.definition.name, self.owner.lease.run);

@@ -1,8 +1,8 @@
 //! Forward: the steps of a run, each alone or side by side.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::{Stream, StreamExt, stream::FuturesUnordered};
 
 use super::{
     drive::{Drive, MOST_DOUBTS, State, died, next_try, roll_back, unreadable},
@@ -148,9 +148,15 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
                 }
             });
         }
-        while let Some((index, ended)) = self.owner.holding(running.next()).await? {
+        let mut ended = VecDeque::new();
+        loop {
+            let next = match ended.pop_front() {
+                Some(next) => Some(next),
+                None => self.owner.holding(running.next()).await?,
+            };
+            let Some((index, outcome)) = next else { return Ok(()) };
             let step = &definition.steps[index];
-            match (ended, self.state()) {
+            match (outcome, self.state()) {
                 (Ok(update), Ok(mut state)) => {
                     if let Some((failure, _)) = self.done(step, &mut state, update) {
                         self.fail(step, failure);
@@ -160,10 +166,25 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
                 (Ok(_), Err(error)) => self.fail(step, unreadable(&error).0),
             }
             if !running.is_empty() {
-                self.owner.flush().await?;
+                beside(self.owner.flush(), &mut running, &mut ended).await?;
             }
         }
-        Ok(())
+    }
+}
+
+/// Awaits the journal while the steps go on: one that stood still with a connection in its hands
+/// might keep the journal from its own.
+async fn beside<A, S: Stream + Unpin>(
+    journal: impl Future<Output = A>,
+    running: &mut S,
+    ended: &mut VecDeque<S::Item>,
+) -> A {
+    let mut journal = std::pin::pin!(journal);
+    loop {
+        tokio::select! {
+            done = &mut journal => return done,
+            Some(one) = running.next() => ended.push_back(one),
+        }
     }
 }
 

@@ -224,10 +224,20 @@ impl<J: SagaJournal> Owner<J> {
 
     /// Gives the lease back after something went wrong, so that nobody has to wait for its end.
     pub(super) async fn give_up(&self, delay: Duration, problem: Option<String>) {
-        let next = RunNext::GiveBack { delay, problem };
-        if let Err(error) = in_time(self.journal.write(&self.lease, &[], &next)).await {
-            tracing::debug!(run = %self.lease.run, %error, "a run is left to the end of its lease");
-        }
+        give_up(&self.journal, &self.lease, delay, problem).await;
+    }
+}
+
+/// Gives a lease back; if that fails, it ends by itself.
+pub(super) async fn give_up<J: SagaJournal>(
+    journal: &J,
+    lease: &RunLease,
+    delay: Duration,
+    problem: Option<String>,
+) {
+    let next = RunNext::GiveBack { delay, problem };
+    if let Err(error) = in_time(journal.write(lease, &[], &next)).await {
+        tracing::debug!(run = %lease.run, %error, "a run is left to the end of its lease");
     }
 }
 

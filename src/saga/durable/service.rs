@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    drive::Drive,
+    drive::{AFTER_LOSS, Drive},
     journal::{
         NewRun, RunClaim, RunFilter, RunLease, RunStatus, SagaJournal, Settlement, StartedRun,
         commit,
     },
-    owner::{LetGo, Owner, in_time},
+    owner::{LetGo, Owner, give_up, in_time},
     progress::Progress,
     report::{SagaReport, Tally},
     status::SagaRun,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    error::{BoxError, Error, Result},
+    error::{BoxError, Error, Result, with_causes},
     saga::{
         definition::{Definition, Remembering, SagaBuilder},
         outcome::SagaOutcome,
@@ -491,7 +491,10 @@ where
         let run = match in_time(self.core.journal.load(lease.run)).await {
             Ok(Some(run)) => run,
             Ok(None) => return Err(LetGo::Lost("the run is not there any more".to_owned())),
-            Err(error) => return Err(LetGo::Lost(crate::error::with_causes(&error))),
+            Err(error) => {
+                give_up(&self.core.journal, &lease, AFTER_LOSS, None).await;
+                return Err(LetGo::Lost(with_causes(&error)));
+            }
         };
         let progress = Progress::replay(&run.state, &run.entries);
         let waited = run.waits_until.map(|time| (time, run.wait_is_over));
