@@ -121,6 +121,10 @@ pub struct InMemory;
 
 /// How a durable saga remembers its runs.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "sqlite", feature = "mysql")),
+    expect(dead_code, reason = "only durable sagas read it")
+)]
 pub(super) struct Remembering {
     pub(super) version: u32,
     /// How long a run belongs to the process that claimed it, unless that renews it.

@@ -149,7 +149,7 @@ pub(super) struct Step<T> {
     pub(super) undoing: Trying,
     #[cfg_attr(
         not(any(feature = "postgres", feature = "sqlite", feature = "mysql")),
-        expect(dead_code, reason = "only durable sagas read it")
+        allow(dead_code, reason = "only durable sagas read it")
     )]
     pub(super) in_doubt: InDoubt,
     /// Whether it is compensated also when it says "not done".

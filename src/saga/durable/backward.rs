@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{
     drive::{Drive, MOST_DOUBTS, State, died, next_try, roll_back, unreadable},
-    journal::{EntryKind, SagaJournal},
+    entry::EntryKind,
+    journal::SagaJournal,
     owner::LetGo,
 };
 use crate::saga::{
@@ -48,9 +49,8 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
         loop {
             self.owner.note(EntryKind::UndoStarted, &step.name);
             self.owner.flush().await?;
-            let (failure, is_final) = match self.attempt_undo(step, undo).await? {
-                None => return Ok(()),
-                Some(failed) => failed,
+            let Some((failure, is_final)) = self.attempt_undo(step, undo).await? else {
+                return Ok(());
             };
             let tries = self.owner.progress.trace(&step.name).undo;
             let Some(delay) = next_try(&step.undoing, &tries, is_final) else {

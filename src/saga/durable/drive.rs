@@ -5,7 +5,8 @@ use std::{any::Any, sync::Arc, time::Duration};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    journal::{RunNext, RunStatus, SagaJournal, WaitUntil},
+    entry::RunStatus,
+    journal::{RunNext, SagaJournal, WaitUntil},
     owner::{LetGo, Owner},
     progress::Tries,
     wait::TransactionalWork,
@@ -29,7 +30,7 @@ const LONGEST_HELD_WAIT: Duration = Duration::from_secs(5);
 pub(super) const MOST_DOUBTS: u32 = 5;
 
 /// For how long a run is left alone that this definition cannot go on with.
-const ALIEN_DELAY: Duration = Duration::from_secs(60);
+const ALIEN_DELAY: Duration = Duration::from_mins(1);
 
 /// For how long a run is left alone after its owner has lost sight of the journal.
 pub(super) const AFTER_LOSS: Duration = Duration::from_millis(200);

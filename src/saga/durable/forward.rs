@@ -6,7 +6,8 @@ use futures::{Stream, StreamExt, stream::FuturesUnordered};
 
 use super::{
     drive::{Drive, MOST_DOUBTS, State, died, next_try, roll_back, unreadable},
-    journal::{EntryKind, SagaJournal},
+    entry::EntryKind,
+    journal::SagaJournal,
     owner::LetGo,
 };
 use crate::saga::{
@@ -29,10 +30,7 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
         loop {
             self.owner.note(EntryKind::Started, &step.name);
             self.owner.flush().await?;
-            let (failure, is_final) = match self.attempt(step).await? {
-                None => return Ok(()),
-                Some(failed) => failed,
-            };
+            let Some((failure, is_final)) = self.attempt(step).await? else { return Ok(()) };
             let tries = self.owner.progress.trace(&step.name).work;
             let Some(delay) = next_try(&step.trying, &tries, is_final) else {
                 self.fail(step, failure);
@@ -157,8 +155,8 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
             let Some((index, outcome)) = next else { return Ok(()) };
             let step = &definition.steps[index];
             match (outcome, self.state()) {
-                (Ok(update), Ok(mut state)) => {
-                    if let Some((failure, _)) = self.done(step, &mut state, update) {
+                (Ok(update), Ok(mut now)) => {
+                    if let Some((failure, _)) = self.done(step, &mut now, update) {
                         self.fail(step, failure);
                     }
                 }

@@ -6,8 +6,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    journal::{self, EntryKind, JournalEntry, RunLease, RunNext, SagaJournal},
-    progress::{Progress, StoredFailure},
+    entry::{EntryKind, JournalEntry},
+    failure::StoredFailure,
+    journal::{self, RunLease, RunNext, SagaJournal},
+    progress::Progress,
 };
 use crate::{
     backoff::Backoff,

@@ -4,9 +4,10 @@ use std::panic::AssertUnwindSafe;
 
 use super::{
     drive::{Drive, State, unreadable},
-    journal::{EntryKind, RunNext, SagaJournal, WaitUntil},
+    entry::EntryKind,
+    journal::{RunNext, SagaJournal, WaitUntil},
     owner::LetGo,
-    wait::Wait,
+    wait::{ApplyAnswer, TimeOf, Wait},
 };
 use crate::{
     error::with_causes,
@@ -64,20 +65,12 @@ impl<T: State, J: SagaJournal> Drive<T, J> {
     }
 
     /// The time that a state says, in milliseconds since the epoch.
-    fn time_of(
-        &self,
-        time: &(dyn Fn(&T) -> chrono::DateTime<chrono::Utc> + Send + Sync),
-    ) -> Result<i64, SagaFailure> {
+    fn time_of(&self, time: &TimeOf<T>) -> Result<i64, SagaFailure> {
         let state = self.state().map_err(|error| unreadable(&error).0)?;
         guarded(|| Ok(time(&state).timestamp_millis()))
     }
 
-    fn answered(
-        &mut self,
-        step: &Step<T>,
-        answer: &str,
-        apply: &(dyn Fn(T, &str) -> Result<T, StepError> + Send + Sync),
-    ) {
+    fn answered(&mut self, step: &Step<T>, answer: &str, apply: &ApplyAnswer<T>) {
         let applied = match self.state() {
             Ok(state) => guarded(|| apply(state, answer)),
             Err(error) => Err(unreadable(&error).0),

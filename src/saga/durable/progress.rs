@@ -6,82 +6,16 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
-
-use super::journal::{EntryKind, JournalEntry};
-use crate::{
-    error::cut,
-    saga::{
-        error::SagaFailure,
-        outcome::{SagaOutcome, Unresolved},
-    },
+use super::{
+    entry::{EntryKind, JournalEntry},
+    failure::StoredFailure,
 };
-
-/// What a journal keeps of a failure.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct StoredFailure {
-    kind: String,
-    #[serde(default)]
-    text: String,
-    #[serde(default)]
-    unknown: bool,
-    #[serde(default)]
-    after_ms: u64,
-    /// Whether the step that failed is compensated with the others.
-    #[serde(default)]
-    undo: bool,
-}
-
-/// Longer texts of errors are cut, in bytes.
-const LONGEST_TEXT: usize = 4000;
-
-impl StoredFailure {
-    pub(super) fn json(failure: &SagaFailure, undo: bool) -> Option<String> {
-        let mut stored = Self {
-            kind: "step".to_owned(),
-            text: String::new(),
-            unknown: failure.is_unknown(),
-            after_ms: 0,
-            undo,
-        };
-        match failure {
-            SagaFailure::Step { text, .. } => stored.text = cut(text, LONGEST_TEXT),
-            SagaFailure::Panicked { text } => {
-                stored.kind = "panic".to_owned();
-                stored.text = cut(text, LONGEST_TEXT);
-            }
-            SagaFailure::TimedOut { after } => {
-                stored.kind = "timeout".to_owned();
-                stored.after_ms = crate::clock::millis(*after);
-            }
-            SagaFailure::Cancelled => stored.kind = "cancelled".to_owned(),
-        }
-        serde_json::to_string(&stored).ok()
-    }
-
-    /// What cannot be read counts as unknown, so that it is compensated.
-    fn read(detail: Option<&str>) -> Self {
-        detail.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_else(|| Self {
-            kind: "step".to_owned(),
-            text: "its failure cannot be read".to_owned(),
-            unknown: true,
-            after_ms: 0,
-            undo: true,
-        })
-    }
-
-    fn into_failure(self) -> SagaFailure {
-        match self.kind.as_str() {
-            "panic" => SagaFailure::Panicked { text: self.text },
-            "timeout" => SagaFailure::TimedOut { after: Duration::from_millis(self.after_ms) },
-            "cancelled" => SagaFailure::Cancelled,
-            _ => SagaFailure::Step { text: self.text, source: None, unknown: self.unknown },
-        }
-    }
-}
+use crate::saga::{
+    error::SagaFailure,
+    outcome::{SagaOutcome, Unresolved},
+};
 
 /// How often a step, or its compensation, was tried.
 #[derive(Debug, Clone, Default)]
@@ -159,7 +93,9 @@ impl Progress {
     /// The progress that a journal tells of.
     pub(super) fn replay(state: &str, entries: &[JournalEntry]) -> Self {
         let mut progress = Self::new(state);
-        entries.iter().for_each(|entry| progress.apply(entry));
+        for entry in entries {
+            progress.apply(entry);
+        }
         progress
     }
 
@@ -209,7 +145,7 @@ impl Progress {
                 trace.began_with.get_or_insert(state);
                 trace.work.start();
             }
-            EntryKind::AttemptFailed => trace.work.fail(stored().unknown),
+            EntryKind::AttemptFailed => trace.work.fail(stored().is_unknown()),
             EntryKind::Waiting => trace.waiting = true,
             EntryKind::Done => {
                 trace.work.open = false;
@@ -222,7 +158,7 @@ impl Progress {
             }
             EntryKind::Failed => {
                 let stored = stored();
-                trace.work.fail(stored.unknown);
+                trace.work.fail(stored.is_unknown());
                 trace.failed = true;
                 if stored.undo {
                     self.effective.push(step.clone());
@@ -230,7 +166,7 @@ impl Progress {
                 self.failure.get_or_insert_with(|| (step, stored.into_failure()));
             }
             EntryKind::UndoStarted => trace.undo.start(),
-            EntryKind::UndoAttemptFailed => trace.undo.fail(stored().unknown),
+            EntryKind::UndoAttemptFailed => trace.undo.fail(stored().is_unknown()),
             EntryKind::Undone => {
                 trace.undo.open = false;
                 self.settled(&step);
@@ -238,7 +174,7 @@ impl Progress {
             }
             EntryKind::UndoFailed => {
                 let stored = stored();
-                trace.undo.fail(stored.unknown);
+                trace.undo.fail(stored.is_unknown());
                 self.settled(&step);
                 self.unresolved.push(Unresolved { step, error: stored.into_failure() });
             }
@@ -281,6 +217,8 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn unknown() -> SagaFailure {

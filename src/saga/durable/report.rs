@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{journal::RunStatus, owner::LetGo};
+use super::{entry::RunStatus, owner::LetGo};
 use crate::error::Result;
 
 /// The tally of a worker, or of one [`resume_all`](super::DurableSaga::resume_all).

@@ -106,6 +106,7 @@ pub(super) struct Statements {
 }
 
 impl Statements {
+    #[expect(clippy::too_many_lines, reason = "a list of statements")]
     pub(super) fn new(dialect: &Dialect, prefix: &Prefix) -> Self {
         let fill = |sql: &str| fill(dialect, prefix, sql);
         Self {

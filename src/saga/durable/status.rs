@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{
-    journal::{JournaledRun, RunStatus},
+    entry::{JournaledRun, RunStatus},
     progress::Progress,
 };
 use crate::saga::{SagaFailure, Unresolved};

@@ -27,9 +27,12 @@ pub(in crate::saga) type TransactionalWork<T> = Box<
 /// What a step waits for.
 pub(in crate::saga) enum Wait<T> {
     For(Duration),
-    Until(Box<dyn Fn(&T) -> DateTime<Utc> + Send + Sync>),
+    Until(Box<TimeOf<T>>),
     Answer { within: Duration, apply: Arc<ApplyAnswer<T>>, check: fn(&str) -> Result<(), BoxError> },
 }
+
+/// Reads a time from the state.
+pub(in crate::saga) type TimeOf<T> = dyn Fn(&T) -> DateTime<Utc> + Send + Sync;
 
 /// Writes an answer, as JSON, into the state.
 pub(in crate::saga) type ApplyAnswer<T> = dyn Fn(T, &str) -> Result<T, StepError> + Send + Sync;

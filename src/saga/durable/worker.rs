@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How often ended runs are purged, and runs of other versions looked for.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
+const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
 /// How many runs one purge deletes.
 const PURGE_BATCH: u32 = 500;
@@ -198,6 +198,7 @@ where
                 housekeeping = Instant::now() + HOUSEKEEPING;
             }
             let place = tokio::select! {
+                biased;
                 () = self.stopping.cancelled() => return Ok(()),
                 // The semaphore is never closed.
                 place = Arc::clone(&places).acquire_owned() => place,

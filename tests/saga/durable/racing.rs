@@ -1,4 +1,5 @@
-//! Several owners: workers that race, one that stops, and one that was frozen.
+//! Several owners: workers that race, one that stops, one that was frozen; and steps that compete
+//! with the journal for connections.
 
 use std::{
     io::{BufRead, BufReader},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use acemq::{DurableSaga, RunStatus, Saga, StepError};
+use acemq::{DurableSaga, ParallelSteps, RunStatus, Saga, StepError};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -86,6 +87,42 @@ async fn a_worker_that_is_closed_gives_its_runs_back_after_the_step<W: World>(wo
     // At once: nobody has to wait for the lease to end.
     assert_eq!(saga.resume_all().await.unwrap().complete, 1);
     assert_eq!(world.effects().await, ["begun a", "do a", "do b"]);
+}
+
+/// One step holds the only connection of the pool while the journal of the other wants it.
+#[tokio::test]
+async fn a_step_that_holds_a_connection_does_not_starve_the_journal() {
+    run(|world: Lite| async move {
+        let narrow = world.with_connections(1).await;
+        let held = Arc::new(Semaphore::new(0));
+        let (is_held, holder) = (Arc::clone(&held), narrow.clone());
+        let group = ParallelSteps::new()
+            .step("quick", move |_: u32| {
+                let held = Arc::clone(&is_held);
+                async move {
+                    held.acquire().await.map_err(StepError::fatal)?.forget();
+                    Ok::<_, StepError>(|_: &mut u32| {})
+                }
+            })
+            .step("slow", move |_: u32| {
+                let (held, world) = (Arc::clone(&held), holder.clone());
+                async move {
+                    let connection = world.acquire().await?;
+                    held.add_permits(1);
+                    // The end of the other reaches the journal meanwhile.
+                    for _ in 0..100 {
+                        tokio::task::yield_now().await;
+                    }
+                    drop(connection);
+                    Ok::<_, StepError>(|_: &mut u32| {})
+                }
+            });
+        let saga =
+            Saga::<u32>::named("s").durable(narrow.journal()).parallel(group).build().unwrap();
+        let outcome = soon("the run to end", saga.run("order-1", &1)).await.unwrap();
+        assert!(outcome.is_complete());
+    })
+    .await;
 }
 
 // --- a frozen process ----------------------------------------------------------------------------

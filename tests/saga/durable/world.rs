@@ -89,6 +89,20 @@ impl Pg {
     }
 }
 
+impl Lite {
+    /// The same file over a pool of this size.
+    pub async fn with_connections(&self, connections: u32) -> Self {
+        let options = SqliteConnectOptions::new().filename(file(&self.name));
+        let pool = SqlitePoolOptions::new().max_connections(connections);
+        Self { pool: pool.connect_with(options).await.unwrap(), name: self.name.clone() }
+    }
+
+    /// Takes a connection from the pool.
+    pub async fn acquire(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Sqlite>, sqlx::Error> {
+        self.pool.acquire().await
+    }
+}
+
 async fn postgres_pool(_: &str) -> PgPool {
     let options = PgPoolOptions::new().max_connections(6);
     options.connect(&postgres_url()).await.expect("PostgreSQL is up; see scripts/services.sh")
