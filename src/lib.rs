@@ -105,6 +105,8 @@ mod pages {
     struct Scheduler;
     #[doc = include_str!("../docs/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/health.md")]
+    struct Health;
     #[doc = include_str!("../docs/topology.md")]
     struct Topology;
     #[doc = include_str!("../docs/telemetry.md")]
@@ -136,7 +138,10 @@ pub mod testing;
 pub mod topology;
 mod transport;
 
-pub use connection::{AceMq, ConnectOptions, ConnectionState, Shutdown, TopologyPlanner};
+pub use connection::{
+    AceMq, ComponentHealth, ConnectOptions, ConnectionState, Health, HealthSource, HealthStatus,
+    Shutdown, TopologyPlanner,
+};
 pub use consume::{
     Consumer, ConsumerBuilder, ConsumerState, ConsumerStats, Handler, HandlerError, HandlerResult,
     ReplayBuilder, ReplayEnd, ReplayFilter, ReplayReport, ResultExt, RetryPolicy,

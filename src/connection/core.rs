@@ -17,6 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     declared::Declared,
+    health::Watched,
     options::ConnectOptions,
     session::{Session, Supervisor, is_lost},
     shutdown::Shutdown,
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     options: ConnectOptions,
     declared: Arc<Declared>,
     board: Arc<StateBoard>,
+    watched: Watched,
     clock: Clock,
     transport: &'static str,
     origin: String,
@@ -82,6 +84,7 @@ impl Core {
             options,
             declared,
             board,
+            watched: Watched::default(),
             clock: transport.clock(),
             transport: transport.name(),
             closing: CancellationToken::new(),
@@ -116,6 +119,11 @@ impl Core {
 
     pub(crate) fn declared(&self) -> &Declared {
         &self.declared
+    }
+
+    /// What the handle's health is asked of.
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     /// Cancelled when the handle is being closed.

@@ -8,6 +8,7 @@
 mod core;
 mod declared;
 mod handle;
+mod health;
 mod options;
 mod plan;
 mod session;
@@ -15,6 +16,7 @@ mod shutdown;
 mod state;
 
 pub use handle::AceMq;
+pub use health::{ComponentHealth, Health, HealthSource, HealthStatus};
 pub use options::ConnectOptions;
 pub use plan::TopologyPlanner;
 pub use shutdown::Shutdown;

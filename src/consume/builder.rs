@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -12,12 +12,14 @@ use super::{
     claim::{Claims, purge_until},
     consumer::{ConsumerState, Mode},
     counters::Counters,
+    health::ConsumerHealth,
+    places::{self, Places},
     process::{Idempotent, IdentityCheck, Process, Typed},
     subscription::Runner,
     worker::Worker,
 };
 use crate::{
-    connection::{AceMq, Core, Shutdown},
+    connection::{AceMq, Core, HealthSource, Shutdown},
     error::{Error, Result},
     idempotency::IdempotencyStore,
     message::{Decoder, Headers, JsonCodec},
@@ -40,6 +42,7 @@ pub struct ConsumerBuilder<T> {
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
     exception_headers: bool,
+    takes_batches: bool,
 }
 
 impl AceMq {
@@ -94,6 +97,7 @@ impl AceMq {
             store: None,
             consumer_name: None,
             exception_headers: false,
+            takes_batches: false,
         }
     }
 }
@@ -224,6 +228,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             let (identity, stop) = (IdentityCheck::default(), stop.clone());
             process = Box::new(Idempotent { inner: process, claims, stop, identity });
         }
+        let places = Arc::new(Places::new(self.concurrency, self.prefetch, self.takes_batches));
         let runner = Runner {
             topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
             request: Subscribe {
@@ -243,7 +248,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 exception_headers: self.exception_headers,
                 stop: stop.clone(),
             }),
-            places: Arc::new(Semaphore::new(self.concurrency)),
+            places: Arc::clone(&places),
             mode: wanted,
             state,
             stop: stop.clone(),
@@ -257,7 +262,24 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             let abandoned = runner.run(first).await;
             end.send_replace(Some(Shutdown { abandoned }));
         });
-        Ok(Consumer::new(queue, counters, mode, current, ended, stop))
+        let health = ConsumerHealth {
+            queue: queue.clone(),
+            counters: Arc::clone(&counters),
+            state: current.clone(),
+        };
+        let health: Arc<dyn HealthSource> = Arc::new(health);
+        core.watched().add(&health);
+        Ok(Consumer {
+            queue,
+            counters,
+            places,
+            mode,
+            state: current,
+            ended,
+            _health: health,
+            _stop_on_drop: stop.clone().drop_guard(),
+            stop,
+        })
     }
 
     /// The name under which messages are claimed.
@@ -274,13 +296,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         if self.prefetch == 0 {
             return Err(Error::invalid("prefetch", 0, "would be no limit at all; use 1 or more"));
         }
-        if self.concurrency == 0 {
-            return Err(Error::invalid("concurrency", 0, "would handle nothing; use 1 or more"));
-        }
-        if self.concurrency > usize::from(self.prefetch) {
-            let reason = format!("is over the prefetch of {}, which limits it", self.prefetch);
-            return Err(Error::invalid("concurrency", self.concurrency, reason));
-        }
+        places::check(self.concurrency, usize::from(self.prefetch))?;
         self.policy.validate()
     }
 }
@@ -311,7 +327,8 @@ impl<T> ConsumerBuilder<T> {
     /// Takes this many deliveries at once, whatever the concurrency and prefetch.
     pub(crate) fn at_once(self, deliveries: usize) -> Self {
         let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
-        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
+        let concurrency = deliveries.min(usize::from(prefetch));
+        Self { concurrency, prefetch, takes_batches: true, ..self }
     }
 }
 

@@ -1,12 +1,15 @@
 //! The handle of a running consumer.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{ConsumerStats, counters::Counters};
-use crate::connection::Shutdown;
+use super::{ConsumerStats, counters::Counters, places::Places};
+use crate::{
+    connection::{HealthSource, Shutdown},
+    error::Result,
+};
 
 /// What a consumer does at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,30 +36,21 @@ pub(super) enum Mode {
 ///
 /// Dropping it stops the consumer in the background, as [`close`](Self::close) does in the
 /// foreground: keep it as long as messages should be handled.
-#[derive(Debug)]
 #[must_use = "dropping a consumer stops it"]
 pub struct Consumer {
-    queue: String,
-    counters: Arc<Counters>,
-    mode: watch::Sender<Mode>,
-    state: watch::Receiver<ConsumerState>,
-    ended: watch::Receiver<Option<Shutdown>>,
-    stop: CancellationToken,
-    _stop_on_drop: DropGuard,
+    pub(super) queue: String,
+    pub(super) counters: Arc<Counters>,
+    pub(super) places: Arc<Places>,
+    pub(super) mode: watch::Sender<Mode>,
+    pub(super) state: watch::Receiver<ConsumerState>,
+    pub(super) ended: watch::Receiver<Option<Shutdown>>,
+    /// Told with the handle's health as long as the consumer is held.
+    pub(super) _health: Arc<dyn HealthSource>,
+    pub(super) stop: CancellationToken,
+    pub(super) _stop_on_drop: DropGuard,
 }
 
 impl Consumer {
-    pub(super) fn new(
-        queue: String,
-        counters: Arc<Counters>,
-        mode: watch::Sender<Mode>,
-        state: watch::Receiver<ConsumerState>,
-        ended: watch::Receiver<Option<Shutdown>>,
-        stop: CancellationToken,
-    ) -> Self {
-        Self { queue, counters, mode, state, ended, _stop_on_drop: stop.clone().drop_guard(), stop }
-    }
-
     /// Returns the queue that is consumed.
     #[must_use]
     pub fn queue(&self) -> &str {
@@ -73,6 +67,25 @@ impl Consumer {
     #[must_use]
     pub fn stats(&self) -> ConsumerStats {
         self.counters.snapshot()
+    }
+
+    /// Returns how many handlers may run at the same time.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.places.number()
+    }
+
+    /// Changes how many handlers may run at the same time, from now on.
+    ///
+    /// Handlers that run are not cut short: with fewer places than handlers, no new one starts
+    /// until enough of them have ended. The prefetch stays, and bounds the number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) for zero, for more than the prefetch,
+    /// and for a transactional consumer that takes batches. Nothing changes then.
+    pub fn set_concurrency(&self, handlers: usize) -> Result<()> {
+        self.places.change(handlers)
     }
 
     /// Stops taking messages until [`resume`](Self::resume). Messages that were sent ahead go
@@ -96,5 +109,14 @@ impl Consumer {
         let mut ended = self.ended.clone();
         let shutdown = ended.wait_for(Option::is_some).await.ok().and_then(|ended| *ended);
         shutdown.unwrap_or(Shutdown { abandoned: 0 })
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("queue", &self.queue)
+            .field("state", &*self.state.borrow())
+            .finish_non_exhaustive()
     }
 }

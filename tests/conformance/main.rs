@@ -37,6 +37,7 @@ macro_rules! on_both_brokers {
 mod consuming;
 mod exchanges;
 mod failing;
+mod health;
 mod limiting;
 mod planning;
 mod publishing;

@@ -5,6 +5,7 @@
 mod support;
 
 mod frozen;
+mod health;
 mod hygiene;
 mod kills;
 mod ledger;

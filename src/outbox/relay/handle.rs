@@ -1,10 +1,12 @@
 //! The connection handle as a relay's target.
 
+use std::sync::Arc;
+
 use tracing::Instrument;
 
 use super::OutboxTarget;
 use crate::{
-    connection::AceMq,
+    connection::{AceMq, HealthSource},
     error::Result,
     message::Properties,
     outbox::OutboxRecord,
@@ -37,5 +39,9 @@ impl OutboxTarget for AceMq {
         let result = publishing.instrument(sending.span().clone()).await;
         sending.end(&result);
         result
+    }
+
+    fn watch(&self, health: &Arc<dyn HealthSource>) {
+        self.watch_health(health);
     }
 }

@@ -2,6 +2,7 @@
 
 mod engine;
 mod handle;
+mod health;
 mod lanes;
 mod options;
 mod outcome;

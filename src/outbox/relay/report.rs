@@ -1,6 +1,7 @@
 //! What a relay has done.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -92,6 +93,8 @@ pub(super) struct Stats {
     lost: AtomicU64,
     lag_ms: AtomicU64,
     last_error: Mutex<Option<String>>,
+    /// Why nothing goes out at the moment, by what is lost.
+    troubles: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl Stats {
@@ -111,6 +114,20 @@ impl Stats {
 
     pub(super) fn set_lag(&self, lag: Duration) {
         self.lag_ms.store(millis(lag), Ordering::Relaxed);
+    }
+
+    /// Notes that something the relay needs is lost, or back.
+    pub(super) fn set_trouble(&self, what: &'static str, reason: Option<&str>) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        match reason {
+            Some(reason) => drop(troubles.insert(what, reason.to_owned())),
+            None => drop(troubles.remove(what)),
+        }
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.iter().next().map(|(what, reason)| format!("has lost {what}: {reason}"))
     }
 
     pub(super) fn published(&self) -> u64 {

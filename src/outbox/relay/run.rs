@@ -46,20 +46,21 @@ struct Run<T, S> {
     notifier: Notifier,
     batches: JoinSet<(RelayReport, bool)>,
     next_claim: Instant,
-    database: Health,
-    broker: Health,
+    database: Dependency,
+    broker: Dependency,
 }
 
 impl<T: OutboxTarget, S: OutboxStore> Run<T, S> {
     fn new(engine: Arc<Engine<T, S>>, stats: Arc<Stats>, notifier: Notifier) -> Self {
+        let depending = |what, backoff| Dependency::new(what, backoff, Arc::clone(&stats));
         Self {
+            database: depending("the outbox's database", database_backoff()),
+            broker: depending("the broker", broker_backoff()),
             engine,
             stats,
             notifier,
             batches: JoinSet::new(),
             next_claim: Instant::now(),
-            database: Health::new("the outbox's database", database_backoff()),
-            broker: Health::new("the broker", broker_backoff()),
         }
     }
 
@@ -162,16 +163,17 @@ impl<T: OutboxTarget, S: OutboxStore> Run<T, S> {
 
 /// Whether something that the relay needs is there: logged once when lost and once when regained.
 #[derive(Debug)]
-struct Health {
+struct Dependency {
     what: &'static str,
+    stats: Arc<Stats>,
     down_since: Option<Instant>,
     next_try: Instant,
     backoff: Backoff,
 }
 
-impl Health {
-    fn new(what: &'static str, backoff: Backoff) -> Self {
-        Self { what, down_since: None, next_try: Instant::now(), backoff }
+impl Dependency {
+    fn new(what: &'static str, backoff: Backoff, stats: Arc<Stats>) -> Self {
+        Self { what, stats, down_since: None, next_try: Instant::now(), backoff }
     }
 
     fn is_down(&self) -> bool {
@@ -186,6 +188,7 @@ impl Health {
             tracing::warn!(reason, "the outbox relay has lost {}; it keeps trying", self.what);
             self.down_since = Some(now);
         }
+        self.stats.set_trouble(self.what, Some(reason));
         if now >= self.next_try {
             self.next_try = now + self.backoff.next();
         }
@@ -195,6 +198,7 @@ impl Health {
     /// Notes a success; returns whether it ends an outage.
     fn is_back(&mut self) -> bool {
         let Some(since) = self.down_since.take() else { return false };
+        self.stats.set_trouble(self.what, None);
         let after = since.elapsed();
         tracing::info!(?after, "the outbox relay has {} back", self.what);
         self.backoff.reset();

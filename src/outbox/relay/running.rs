@@ -1,19 +1,23 @@
 //! The handle of a started relay.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{OutboxTarget, engine::Engine, report::Stats, run};
-use crate::outbox::{Notifier, OutboxStore};
+use super::{OutboxTarget, engine::Engine, health::RelayHealth, report::Stats, run};
+use crate::{
+    connection::HealthSource,
+    outbox::{Notifier, OutboxStore},
+};
 
 /// A relay at work.
 ///
 /// Close it with [`close`](Self::close). Dropping it stops it as well: it takes no further batch,
 /// and finishes those in flight in the background.
-#[derive(Debug)]
 #[must_use = "dropping the handle stops the relay"]
 pub struct RunningRelay {
+    /// Told with the target's health as long as this handle is held.
+    _health: Arc<dyn HealthSource>,
     stats: Arc<Stats>,
     notifier: Notifier,
     stopping: CancellationToken,
@@ -22,11 +26,19 @@ pub struct RunningRelay {
 
 impl RunningRelay {
     pub(super) fn start<T: OutboxTarget, S: OutboxStore>(engine: Engine<T, S>) -> Self {
+        let (stats, finished) = (Arc::<Stats>::default(), CancellationToken::new());
+        let health: Arc<dyn HealthSource> = Arc::new(RelayHealth {
+            store: Arc::clone(&engine.store),
+            stats: Arc::clone(&stats),
+            finished: finished.clone(),
+        });
+        engine.target.watch(&health);
         let handle = Self {
-            stats: Arc::default(),
+            _health: health,
+            stats,
             notifier: engine.store.notifier().unwrap_or_default(),
             stopping: engine.stopping.clone(),
-            finished: CancellationToken::new(),
+            finished,
         };
         let work = run::supervise(Arc::new(engine), handle.stats.clone(), handle.notifier.clone());
         let finished = handle.finished.clone().drop_guard();
@@ -99,5 +111,14 @@ impl RunningRelay {
 impl Drop for RunningRelay {
     fn drop(&mut self) {
         self.stopping.cancel();
+    }
+}
+
+impl fmt::Debug for RunningRelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningRelay")
+            .field("running", &self.is_running())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{error::Result, outbox::OutboxRecord};
+use crate::{connection::HealthSource, error::Result, outbox::OutboxRecord};
 
 /// Publishes the records of an outbox: all that a relay needs of a broker.
 ///
@@ -20,10 +20,20 @@ pub trait OutboxTarget: Send + Sync + 'static {
     /// [`InvalidOption`](crate::Error::InvalidOption)) spends one of the record's attempts. Any
     /// other is taken for an outage: it spends none, and the relay slows down.
     fn publish(&self, record: &OutboxRecord) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes in the health of a relay that was started with this target, to tell it with its own.
+    /// Default: nobody is told.
+    fn watch(&self, health: &Arc<dyn HealthSource>) {
+        let _ = health;
+    }
 }
 
 impl<T: OutboxTarget> OutboxTarget for Arc<T> {
     fn publish(&self, record: &OutboxRecord) -> impl Future<Output = Result<()>> + Send {
         T::publish(self, record)
+    }
+
+    fn watch(&self, health: &Arc<dyn HealthSource>) {
+        T::watch(self, health);
     }
 }
