@@ -42,6 +42,7 @@
 //! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`request_reply`]: a question, and its answer or the reason why there is none.
+//! - [`saga`]: steps that must all happen, what undoes them, and a journal that survives a crash.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
 //! - [`testing`]: a broker in the test's process, with faults on command.
