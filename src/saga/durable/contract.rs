@@ -67,7 +67,7 @@ macro_rules! contract {
                     .execute(&mut **tx)
                     .await
                     .map_err(failed("start a run"))?;
-                let row = database::query(&self.statements.by_key)
+                let row = database::query(&self.statements.created)
                     .bind(run.saga.clone())
                     .bind(run.key.clone())
                     .fetch_one(&mut **tx)
@@ -274,18 +274,14 @@ macro_rules! contract {
                 if there.rows_affected() == 0 {
                     return Ok(false);
                 }
-                let before = self.signalled(tx, id, name).await?;
-                if before.is_some() {
-                    return Ok(false);
-                }
-                database::query(&self.statements.signal)
+                let kept = database::query(&self.statements.signal)
                     .bind(id.to_string())
                     .bind(name.to_owned())
                     .bind(payload.to_owned())
                     .execute(&mut **tx)
                     .await
                     .map_err(failed("signal a run"))?;
-                Ok(true)
+                Ok(kept.rows_affected() > 0)
             }
 
             async fn signalled(&self, tx: &mut Tx, id: Uuid, name: &str) -> Result<Option<String>> {

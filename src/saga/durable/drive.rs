@@ -30,7 +30,7 @@ const LONGEST_HELD_WAIT: Duration = Duration::from_secs(5);
 pub(super) const MOST_DOUBTS: u32 = 5;
 
 /// For how long a run is left alone that this definition cannot go on with.
-const ALIEN_DELAY: Duration = Duration::from_mins(1);
+pub(super) const ALIEN_DELAY: Duration = Duration::from_mins(1);
 
 /// For how long a run is left alone after its owner has lost sight of the journal.
 pub(super) const AFTER_LOSS: Duration = Duration::from_millis(200);

@@ -1,14 +1,15 @@
 //! The durable saga: starting runs, and what can be asked of them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    drive::{AFTER_LOSS, Drive},
+    drive::{AFTER_LOSS, ALIEN_DELAY, Drive},
     entry::RunStatus,
     journal::{NewRun, RunClaim, RunLease, SagaJournal, StartedRun, commit},
     owner::{LetGo, Owner, give_up, in_time},
@@ -359,14 +360,26 @@ where
             Ok(Some(run)) => run,
             Ok(None) => return Err(LetGo::Lost("the run is not there any more".to_owned())),
             Err(error) => {
+                let (saga, run, reason) = (self.name(), lease.run, with_causes(&error));
+                tracing::warn!(saga, %run, reason, "a run could not be read");
                 give_up(&self.core.journal, &lease, AFTER_LOSS, None).await;
-                return Err(LetGo::Lost(with_causes(&error)));
+                return Err(LetGo::Lost(reason));
             }
         };
         let progress = Progress::replay(&run.state, &run.entries);
         let waited = run.waits_until.map(|time| (time, run.wait_is_over));
         let drive = self.drive_of(lease, since, progress, waited, stopping);
-        within(run.trace, drive.drive()).await
+        // Steps that panic are no panic here; what serde calls of the state's type may be.
+        let driven = AssertUnwindSafe(within(run.trace, drive.drive())).catch_unwind().await;
+        match driven {
+            Ok(ended) => ended,
+            Err(_) => {
+                let problem = "reading or writing its state panicked".to_owned();
+                tracing::error!(saga = self.name(), run = %lease.run, problem, "left a run alone");
+                give_up(&self.core.journal, &lease, ALIEN_DELAY, Some(problem)).await;
+                Err(LetGo::GivenBack)
+            }
+        }
     }
 
     fn drive_of(

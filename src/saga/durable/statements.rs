@@ -10,6 +10,8 @@ pub(super) struct Dialect {
     pub(super) now: &'static str,
     /// What lets an insert of a key that is there change nothing; `{same}` is a column.
     pub(super) or_nothing: &'static str,
+    /// What begins and ends an insert that tells by its count whether the key was there.
+    pub(super) insert_new: (&'static str, &'static str),
     /// What lets a claim pass over rows that another one is claiming.
     pub(super) skip_locked: &'static str,
     /// What makes a read see the row as it is, not as it was when the transaction began.
@@ -24,6 +26,7 @@ pub(super) struct Dialect {
 pub(super) const POSTGRES: Dialect = Dialect {
     now: "(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
     or_nothing: "ON CONFLICT DO NOTHING",
+    insert_new: ("INSERT", "ON CONFLICT DO NOTHING"),
     skip_locked: "FOR UPDATE SKIP LOCKED",
     locking: "",
     text: str::to_owned,
@@ -34,6 +37,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
 pub(super) const SQLITE: Dialect = Dialect {
     now: crate::store::sqlite::NOW,
     or_nothing: "ON CONFLICT DO NOTHING",
+    insert_new: ("INSERT", "ON CONFLICT DO NOTHING"),
     skip_locked: "",
     locking: "",
     text: str::to_owned,
@@ -44,6 +48,7 @@ pub(super) const SQLITE: Dialect = Dialect {
 pub(super) const MYSQL: Dialect = Dialect {
     now: crate::store::mysql::NOW,
     or_nothing: "ON DUPLICATE KEY UPDATE {same} = {same}",
+    insert_new: ("INSERT IGNORE", ""),
     skip_locked: "FOR UPDATE SKIP LOCKED",
     locking: "FOR UPDATE",
     text: |column| format!("convert({column} USING utf8mb4)"),
@@ -55,6 +60,8 @@ pub(super) const MYSQL: Dialect = Dialect {
 pub(super) struct Statements {
     /// id, saga, version, key, status, state, trace, milliseconds of a lease, token.
     pub(super) create: Arc<str>,
+    /// saga, key; sees a run that was created after the transaction began.
+    pub(super) created: Arc<str>,
     /// saga, key.
     pub(super) by_key: Arc<str>,
     /// saga, version; tells whether a claim would find anything.
@@ -116,7 +123,8 @@ impl Statements {
 VALUES (?, ?, ?, ?, ?, ?, ?, {now} + ?, ?, {now})
 {or_nothing:id}",
             ),
-            by_key: fill("SELECT id FROM {runs} WHERE saga = ? AND run_key = ? {locking}"),
+            created: fill("SELECT id FROM {runs} WHERE saga = ? AND run_key = ? {locking}"),
+            by_key: fill("SELECT id FROM {runs} WHERE saga = ? AND run_key = ?"),
             any_due: fill(
                 "SELECT id FROM {runs} WHERE saga = ? AND version = ? AND next_at <= {now} LIMIT 1",
             ),
@@ -181,8 +189,8 @@ ORDER BY ended_at LIMIT ?",
 WHERE id = ? AND next_at IS NOT NULL",
             ),
             signal: fill(
-                "INSERT INTO {signals} (run_id, name, payload, at) VALUES (?, ?, ?, {now})
-{or_nothing:name}",
+                "{insert_new} INTO {signals} (run_id, name, payload, at) VALUES (?, ?, ?, {now})
+{or_ignore}",
             ),
             signalled: fill("SELECT payload FROM {signals} WHERE run_id = ? AND name = ?"),
             resolve: fill(
@@ -223,8 +231,10 @@ fn fill(dialect: &Dialect, prefix: &Prefix, sql: &str) -> Arc<str> {
         .replace("{signals}", &prefix.table("saga_signals"))
         .replace("{now}", dialect.now)
         .replace("{skip_locked}", dialect.skip_locked)
-        .replace("{locking}", dialect.locking);
-    for column in ["id", "seq", "name"] {
+        .replace("{locking}", dialect.locking)
+        .replace("{insert_new}", dialect.insert_new.0)
+        .replace("{or_ignore}", dialect.insert_new.1);
+    for column in ["id", "seq"] {
         let or_nothing = dialect.or_nothing.replace("{same}", column);
         text = text.replace(&format!("{{or_nothing:{column}}}"), &or_nothing);
     }

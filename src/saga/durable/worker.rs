@@ -20,8 +20,9 @@ use crate::{
 /// How often ended runs are purged, and runs of other versions looked for.
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
-/// How many runs one purge deletes.
+/// How many runs one purge deletes, and when the next one follows if there may be more.
 const PURGE_BATCH: u32 = 500;
+const AFTER_FULL_PURGE: Duration = Duration::from_secs(1);
 
 /// A worker to be started; see [`DurableSaga::worker`].
 #[must_use = "a worker does nothing until it is started"]
@@ -194,8 +195,7 @@ where
         let mut housekeeping = Instant::now();
         loop {
             if Instant::now() >= housekeeping {
-                self.keep_house().await?;
-                housekeeping = Instant::now() + HOUSEKEEPING;
+                housekeeping = Instant::now() + self.keep_house().await?;
             }
             let place = tokio::select! {
                 biased;
@@ -234,7 +234,8 @@ where
         }
     }
 
-    async fn keep_house(&self) -> Result<()> {
+    /// Returns when there is more to do.
+    async fn keep_house(&self) -> Result<Duration> {
         let saga = &self.worker.saga;
         let (name, version) = (saga.name(), saga.version());
         let others = saga.other_versions().await?;
@@ -249,6 +250,6 @@ where
         let purge = saga.core.journal.purge(name, self.worker.retention, PURGE_BATCH);
         let purged = in_time(purge).await?;
         self.tally.update(|report| report.purged += purged);
-        Ok(())
+        Ok(if purged < u64::from(PURGE_BATCH) { HOUSEKEEPING } else { AFTER_FULL_PURGE })
     }
 }

@@ -64,3 +64,34 @@ async fn a_state_that_cannot_be_read_again_is_no_loss() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_state_whose_reading_panics_holds_up_no_other_run() {
+    #[derive(Clone, serde::Serialize)]
+    struct Unlucky(u32);
+
+    impl<'de> serde::Deserialize<'de> for Unlucky {
+        fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            let number = u32::deserialize(from)?;
+            assert_ne!(number, 13);
+            Ok(Self(number))
+        }
+    }
+
+    run(|world: Lite| async move {
+        let saga = Saga::<Unlucky>::named("s")
+            .durable(world.journal())
+            .step("a", |n: Unlucky| async move { Ok::<_, StepError>(Unlucky(n.0 + 1)) })
+            .step("b", noting(&world))
+            .build()
+            .unwrap();
+        let torn = saga.start("k1", &Unlucky(12)).await.unwrap().id;
+        saga.start("k2", &Unlucky(1)).await.unwrap();
+        let report = saga.resume_all().await.unwrap();
+        assert_eq!((report.claimed, report.complete, report.given_back), (2, 1, 1));
+        let run = saga.status(torn).await.unwrap().unwrap();
+        assert_eq!(run.problem(), Some("reading or writing its state panicked"));
+        assert_eq!(world.effects().await, ["do b"]);
+    })
+    .await;
+}
