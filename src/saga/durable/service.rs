@@ -371,15 +371,13 @@ where
         let drive = self.drive_of(lease, since, progress, waited, stopping);
         // Steps that panic are no panic here; what serde calls of the state's type may be.
         let driven = AssertUnwindSafe(within(run.trace, drive.drive())).catch_unwind().await;
-        match driven {
-            Ok(ended) => ended,
-            Err(_) => {
-                let problem = "reading or writing its state panicked".to_owned();
-                tracing::error!(saga = self.name(), run = %lease.run, problem, "left a run alone");
-                give_up(&self.core.journal, &lease, ALIEN_DELAY, Some(problem)).await;
-                Err(LetGo::GivenBack)
-            }
+        if let Ok(ended) = driven {
+            return ended;
         }
+        let problem = "reading or writing its state panicked".to_owned();
+        tracing::error!(saga = self.name(), run = %lease.run, problem, "left a run alone");
+        give_up(&self.core.journal, &lease, ALIEN_DELAY, Some(problem)).await;
+        Err(LetGo::GivenBack)
     }
 
     fn drive_of(
