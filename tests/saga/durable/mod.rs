@@ -1,5 +1,6 @@
 //! Sagas that outlive their process, on every database.
 
+mod counting;
 mod cuts;
 mod kills;
 mod options;
