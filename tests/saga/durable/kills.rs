@@ -53,7 +53,7 @@ impl Plan {
     }
 }
 
-/// The steps in their order; `left` and `right` run side by side.
+/// The steps that have effects, in their order; `left` and `right` run side by side.
 const STEPS: [&str; 6] = ["retried", "asked", "left", "right", "written", "last"];
 
 /// A step whose repetition is not wanted: in doubt it is compensated.
@@ -105,6 +105,8 @@ fn saga<W: World>(world: &W, dice: &Dice) -> DurableSaga<u64, Deadly<W::Journal>
         .step("asked", act())
         .in_doubt(InDoubt::Compensate)
         .compensate_with(act())
+        .wait("paused", Duration::from_millis(1))
+        .wait_for("answered", Duration::from_hours(1), |run: u64, (): ()| Ok::<_, StepError>(run))
         .parallel(
             ParallelSteps::new()
                 .step("left", beside())
@@ -238,7 +240,7 @@ impl<J: SagaJournal> SagaJournal for Deadly<J> {
         name: &str,
         payload: &str,
     ) -> Result<bool> {
-        self.inner.signal(tx, id, name, payload).await
+        self.around(self.inner.signal(tx, id, name, payload)).await
     }
     async fn signalled(
         &self,
@@ -246,7 +248,7 @@ impl<J: SagaJournal> SagaJournal for Deadly<J> {
         id: Uuid,
         name: &str,
     ) -> Result<Option<String>> {
-        self.inner.signalled(tx, id, name).await
+        self.around(self.inner.signalled(tx, id, name)).await
     }
     async fn settle(&self, saga: &str, id: Uuid, how: Settlement<'_>) -> Result<bool> {
         self.inner.settle(saga, id, how).await
@@ -428,7 +430,15 @@ async fn every_point<W: World>(world: W) {
 async fn finish<W: World>(world: &W, number: u64) {
     world.make_due().await;
     let saga = saga(world, &Dice::never());
-    let _ = saga.run(&number.to_string(), &number).await.unwrap();
+    let id = begin(&saga, number).await;
+    let _ = saga.outcome(id).await.unwrap();
+}
+
+/// Starts a run, unless that has happened, and gives it the answer that it will wait for.
+async fn begin<J: SagaJournal>(saga: &DurableSaga<u64, J>, number: u64) -> Uuid {
+    let id = saga.start(&number.to_string(), &number).await.unwrap().id;
+    saga.signal(id, "answered", &()).await.unwrap();
+    id
 }
 
 // --- many runs at a time -------------------------------------------------------------------------
@@ -530,7 +540,8 @@ async fn process() {
 async fn work<W: World>(world: W, what: &str, number: u64, chance: u64) {
     if what == "at" {
         let saga = saga(&world, &Dice::at(chance));
-        let _ = saga.run(&number.to_string(), &number).await.unwrap();
+        let id = begin(&saga, number).await;
+        let _ = saga.outcome(id).await.unwrap();
         return;
     }
     let saga = saga(&world, &Dice::by_chance(150, chance));
@@ -539,7 +550,7 @@ async fn work<W: World>(world: W, what: &str, number: u64, chance: u64) {
     // Those that are there were started in their order; the last one is started again.
     let there = world.texts("SELECT id FROM {p}saga").await.len() as u64;
     for run in there.saturating_sub(1)..number {
-        let _ = saga.start(&run.to_string(), &run).await.unwrap();
+        begin(&saga, run).await;
     }
     let open = "SELECT id FROM {p}saga WHERE next_at IS NOT NULL";
     let ended = async || world.texts(open).await.is_empty();
