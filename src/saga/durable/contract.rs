@@ -54,7 +54,7 @@ macro_rules! contract {
 
             async fn create(&self, tx: &mut Tx, run: &NewRun) -> Result<StartedRun> {
                 let (token, lease) = run.lease.unzip();
-                database::query(&self.statements.create)
+                let created = database::query(&self.statements.create)
                     .bind(run.id.to_string())
                     .bind(run.saga.clone())
                     .bind(i64::from(run.version))
@@ -67,6 +67,9 @@ macro_rules! contract {
                     .execute(&mut **tx)
                     .await
                     .map_err(failed("start a run"))?;
+                if DIALECT.tells_new && created.rows_affected() > 0 {
+                    return Ok(StartedRun { id: run.id, is_new: true });
+                }
                 let row = database::query(&self.statements.created)
                     .bind(run.saga.clone())
                     .bind(run.key.clone())

@@ -52,7 +52,7 @@ pub(super) struct Drive<T, J> {
 
 impl<T: State, J: SagaJournal> Drive<T, J> {
     /// Drives the run to its end, or for as far as it goes now.
-    pub(super) async fn drive(mut self) -> Result<RunStatus, LetGo> {
+    pub(super) async fn drive(&mut self) -> Result<RunStatus, LetGo> {
         let walked = self.walk().await;
         match &walked {
             Err(LetGo::Lost(reason)) => {

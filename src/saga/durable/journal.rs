@@ -232,6 +232,13 @@ pub enum RunNext {
     End(RunStatus),
 }
 
+impl RunNext {
+    /// Returns whether the run goes on without its owner.
+    pub(super) fn gives_up(&self) -> bool {
+        matches!(self, Self::Wait { .. } | Self::GiveBack { .. })
+    }
+}
+
 /// A time to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitUntil {

@@ -111,9 +111,7 @@ impl<J: SagaJournal> Owner<J> {
                     return Ok(());
                 }
                 // A write that failed may have taken effect, and have given the lease up.
-                Ok(false) if last_error.is_some() && !matches!(next, RunNext::Keep { .. }) => {
-                    return Ok(());
-                }
+                Ok(false) if last_error.is_some() && next.gives_up() => return Ok(()),
                 Ok(false) => return Err(LetGo::taken()),
                 Err(error) => {
                     let text = with_causes(&error);

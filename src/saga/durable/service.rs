@@ -217,8 +217,13 @@ where
         let started = self.create(new).await?;
         if started.is_new {
             let lease = RunLease { run: started.id, token };
-            let drive = self.drive_of(lease, since, progress, None, CancellationToken::new());
-            let _ = tokio::spawn(within(trace, drive.drive())).await;
+            let mut drive = self.drive_of(lease, since, progress, None, CancellationToken::new());
+            let driven = tokio::spawn(within(trace, async move {
+                drive.drive().await.map(|_| drive.owner.progress)
+            }));
+            if let Ok(Ok(progress)) = driven.await {
+                return outcome_of(&progress);
+            }
         }
         self.outcome(started.id).await
     }
@@ -237,9 +242,7 @@ where
             let run = self.status(id).await?;
             let run = run.ok_or_else(|| not_found(format!("the saga has no run {id}")))?;
             if run.status().has_ended() {
-                let (_, progress) = run.into_parts();
-                let state = serde_json::from_str(&progress.state).map_err(undecodable)?;
-                return Ok(progress.outcome(state));
+                return outcome_of(run.progress());
             }
             if run.version() != self.core.version {
                 return Err(not_found(format!(
@@ -368,7 +371,7 @@ where
         };
         let progress = Progress::replay(&run.state, &run.entries);
         let waited = run.waits_until.map(|time| (time, run.wait_is_over));
-        let drive = self.drive_of(lease, since, progress, waited, stopping);
+        let mut drive = self.drive_of(lease, since, progress, waited, stopping);
         // Steps that panic are no panic here; what serde calls of the state's type may be.
         let driven = AssertUnwindSafe(within(run.trace, drive.drive())).catch_unwind().await;
         if let Ok(ended) = driven {
@@ -392,6 +395,11 @@ where
         let owner = Owner::new(journal, lease, (since, length), stopping, progress);
         Drive { definition: Arc::clone(&self.core.definition), owner, waited }
     }
+}
+
+fn outcome_of<T: DeserializeOwned>(progress: &Progress) -> Result<SagaOutcome<T>> {
+    let state = serde_json::from_str(&progress.state).map_err(undecodable)?;
+    Ok(progress.outcome(state))
 }
 
 /// Drives a run under the trace context of whoever started it.

@@ -10,7 +10,10 @@ pub(super) struct Dialect {
     pub(super) now: &'static str,
     /// What lets an insert of a key that is there change nothing; `{same}` is a column.
     pub(super) or_nothing: &'static str,
-    /// What begins and ends an insert that tells by its count whether the key was there.
+    /// Whether such an insert tells by its count that the key was not there.
+    pub(super) tells_new: bool,
+    /// What begins and ends an insert that does tell. Its lock on the key may be a shared one: not
+    /// for transactions that race for a key and then lock it, which would wait for each other.
     pub(super) insert_new: (&'static str, &'static str),
     /// What lets a claim pass over rows that another one is claiming.
     pub(super) skip_locked: &'static str,
@@ -26,6 +29,7 @@ pub(super) struct Dialect {
 pub(super) const POSTGRES: Dialect = Dialect {
     now: "(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
     or_nothing: "ON CONFLICT DO NOTHING",
+    tells_new: true,
     insert_new: ("INSERT", "ON CONFLICT DO NOTHING"),
     skip_locked: "FOR UPDATE SKIP LOCKED",
     locking: "",
@@ -37,6 +41,7 @@ pub(super) const POSTGRES: Dialect = Dialect {
 pub(super) const SQLITE: Dialect = Dialect {
     now: crate::store::sqlite::NOW,
     or_nothing: "ON CONFLICT DO NOTHING",
+    tells_new: true,
     insert_new: ("INSERT", "ON CONFLICT DO NOTHING"),
     skip_locked: "",
     locking: "",
@@ -48,6 +53,7 @@ pub(super) const SQLITE: Dialect = Dialect {
 pub(super) const MYSQL: Dialect = Dialect {
     now: crate::store::mysql::NOW,
     or_nothing: "ON DUPLICATE KEY UPDATE {same} = {same}",
+    tells_new: false,
     insert_new: ("INSERT IGNORE", ""),
     skip_locked: "FOR UPDATE SKIP LOCKED",
     locking: "FOR UPDATE",

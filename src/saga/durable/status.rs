@@ -125,7 +125,7 @@ impl SagaRun {
         self.run.ended_at.and_then(DateTime::from_timestamp_millis)
     }
 
-    pub(super) fn into_parts(self) -> (JournaledRun, Progress) {
-        (self.run, self.progress)
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
     }
 }

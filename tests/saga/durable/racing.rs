@@ -80,7 +80,9 @@ async fn a_worker_that_is_closed_gives_its_runs_back_after_the_step<W: World>(wo
     gate.add_permits(1);
     soon("the worker to close", closing).await;
     assert!(!worker.is_running());
-    assert_eq!(worker.report().given_back, 1);
+    // A claim under way may have taken it once more, and given it back untouched.
+    let report = worker.report();
+    assert!(report.given_back >= 1 && report.complete == 0, "{report:?}");
     assert_eq!(world.effects().await, ["begun a", "do a"], "another step was begun");
     assert_eq!(saga.status(id).await.unwrap().unwrap().completed(), ["a"]);
 
