@@ -55,6 +55,7 @@
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
 //! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
+//! | `cli` | no | the program `acemq` |
 //! | `management` | no | [`ManagementApi`], by reqwest: bindings in topology plans |
 //!
 //! Without any of them the crate still has `memory://` and the in-memory idempotency store.
@@ -202,4 +203,4 @@ pub use topology::{
 };
 #[cfg(feature = "management")]
 #[cfg_attr(docsrs, doc(cfg(feature = "management")))]
-pub use transport::rabbitmq::ManagementApi;
+pub use transport::rabbitmq::{ManagementApi, QueueSummary};
