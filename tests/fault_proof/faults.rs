@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     office::MAIL_RUNG,
     processes::{Processes, Role},
-    support::rabbitmqctl::{Restore, rabbitmqctl},
+    support::rabbitmqctl,
     system::System,
 };
 
@@ -172,7 +172,11 @@ impl Injector<'_> {
             }
             Fault::DeleteReplyQueue => self.delete_a_reply_queue().await,
             Fault::DeleteRung => self.delete_the_rung_of_mail().await,
-            Fault::RestartBroker => restart_the_broker().await,
+            Fault::RestartBroker => {
+                // It does not stop before it has got rid of what nobody reads.
+                self.mend_everything();
+                rabbitmqctl::restart(Duration::from_millis(self.random.u64(..3000))).await;
+            }
             Fault::RestartDatabase => restart_the_database().await,
         }
     }
@@ -230,15 +234,6 @@ fn mend(processes: &Processes, index: usize, fault: Fault) {
         }
         _ => process.broker.forward(),
     }
-}
-
-/// Down for some seconds.
-async fn restart_the_broker() {
-    let start = Restore::by(&["start_app"]);
-    rabbitmqctl(&["stop_app"]).await;
-    sleep_until(Instant::now() + Duration::from_secs(2)).await;
-    drop(start);
-    rabbitmqctl(&["await_startup"]).await;
 }
 
 async fn restart_the_database() {

@@ -1,6 +1,6 @@
 //! One process with every pattern, over many forced recoveries: what it holds does not grow.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use acemq::{
     AceMq, Consumer, ConsumerState, Error, HealthStatus, Message, OutboxRelay, Queue, Requester,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Recoveries before the first count, after which nothing is new any more.
-const WARM_UP: u64 = 12;
+const WARM_UP: u64 = 8;
 /// How much the process may grow, whatever the number of recoveries.
 const GROWTH: usize = 12 << 20;
 
@@ -37,14 +37,13 @@ async fn forced_recoveries_leave_nothing_behind() {
         world.recover(round).await;
     }
     let after = world.held().await;
-    println!("{recoveries} recoveries: {before:?} before, {after:?} after");
+    println!("{recoveries} recoveries, before and after:\n{before}\n{after}");
     before.assert_not_grown(&after);
     world.close().await;
     system.remove().await;
 }
 
 /// What the process holds, here and on the broker.
-#[derive(Debug)]
 struct Held {
     sockets: usize,
     channels: usize,
@@ -52,6 +51,15 @@ struct Held {
     tasks: usize,
     components: usize,
     resident: usize,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sockets, channels, queues, tasks, components, resident } = self;
+        let (queues, resident) = (queues.len(), resident >> 10);
+        write!(f, "{sockets} sockets, {channels} channels, {queues} queues, {tasks} tasks, ")?;
+        write!(f, "{components} components, {resident} KiB")
+    }
 }
 
 impl Held {
