@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use serde::de::DeserializeOwned;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -13,6 +13,7 @@ use super::{
     consumer::{ConsumerState, Mode},
     counters::Counters,
     health::ConsumerHealth,
+    places::{self, Places},
     process::{Idempotent, IdentityCheck, Process, Typed},
     subscription::Runner,
     worker::Worker,
@@ -41,6 +42,7 @@ pub struct ConsumerBuilder<T> {
     store: Option<Arc<dyn IdempotencyStore>>,
     consumer_name: Option<String>,
     exception_headers: bool,
+    takes_batches: bool,
 }
 
 impl AceMq {
@@ -95,6 +97,7 @@ impl AceMq {
             store: None,
             consumer_name: None,
             exception_headers: false,
+            takes_batches: false,
         }
     }
 }
@@ -225,6 +228,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
             let (identity, stop) = (IdentityCheck::default(), stop.clone());
             process = Box::new(Idempotent { inner: process, claims, stop, identity });
         }
+        let places = Arc::new(Places::new(self.concurrency, self.prefetch, self.takes_batches));
         let runner = Runner {
             topology: standard::set_aside_queues(&queue).merge(self.policy.topology(&queue)),
             request: Subscribe {
@@ -244,7 +248,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
                 exception_headers: self.exception_headers,
                 stop: stop.clone(),
             }),
-            places: Arc::new(Semaphore::new(self.concurrency)),
+            places: Arc::clone(&places),
             mode: wanted,
             state,
             stop: stop.clone(),
@@ -268,6 +272,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         Ok(Consumer {
             queue,
             counters,
+            places,
             mode,
             state: current,
             ended,
@@ -291,13 +296,7 @@ impl<T: Send + 'static> ConsumerBuilder<T> {
         if self.prefetch == 0 {
             return Err(Error::invalid("prefetch", 0, "would be no limit at all; use 1 or more"));
         }
-        if self.concurrency == 0 {
-            return Err(Error::invalid("concurrency", 0, "would handle nothing; use 1 or more"));
-        }
-        if self.concurrency > usize::from(self.prefetch) {
-            let reason = format!("is over the prefetch of {}, which limits it", self.prefetch);
-            return Err(Error::invalid("concurrency", self.concurrency, reason));
-        }
+        places::check(self.concurrency, usize::from(self.prefetch))?;
         self.policy.validate()
     }
 }
@@ -328,7 +327,8 @@ impl<T> ConsumerBuilder<T> {
     /// Takes this many deliveries at once, whatever the concurrency and prefetch.
     pub(crate) fn at_once(self, deliveries: usize) -> Self {
         let prefetch = u16::try_from(deliveries).unwrap_or(u16::MAX).max(self.prefetch);
-        Self { concurrency: deliveries.min(usize::from(prefetch)), prefetch, ..self }
+        let concurrency = deliveries.min(usize::from(prefetch));
+        Self { concurrency, prefetch, takes_batches: true, ..self }
     }
 }
 

@@ -5,8 +5,11 @@ use std::{fmt, sync::Arc};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{ConsumerStats, counters::Counters};
-use crate::connection::{HealthSource, Shutdown};
+use super::{ConsumerStats, counters::Counters, places::Places};
+use crate::{
+    connection::{HealthSource, Shutdown},
+    error::Result,
+};
 
 /// What a consumer does at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,7 @@ pub(super) enum Mode {
 pub struct Consumer {
     pub(super) queue: String,
     pub(super) counters: Arc<Counters>,
+    pub(super) places: Arc<Places>,
     pub(super) mode: watch::Sender<Mode>,
     pub(super) state: watch::Receiver<ConsumerState>,
     pub(super) ended: watch::Receiver<Option<Shutdown>>,
@@ -63,6 +67,25 @@ impl Consumer {
     #[must_use]
     pub fn stats(&self) -> ConsumerStats {
         self.counters.snapshot()
+    }
+
+    /// Returns how many handlers may run at the same time.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.places.number()
+    }
+
+    /// Changes how many handlers may run at the same time, from now on.
+    ///
+    /// Handlers that run are not cut short: with fewer places than handlers, no new one starts
+    /// until enough of them have ended. The prefetch stays, and bounds the number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) for zero, for more than the prefetch,
+    /// and for a transactional consumer that takes batches. Nothing changes then.
+    pub fn set_concurrency(&self, handlers: usize) -> Result<()> {
+        self.places.change(handlers)
     }
 
     /// Stops taking messages until [`resume`](Self::resume). Messages that were sent ahead go

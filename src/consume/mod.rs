@@ -38,6 +38,7 @@ mod health;
 mod insist;
 mod next_hop;
 mod onward;
+mod places;
 mod process;
 mod replay;
 mod retry_policy;

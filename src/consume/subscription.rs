@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
 };
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     consumer::{ConsumerState, Mode},
+    places::Places,
     worker::Worker,
 };
 use crate::{
@@ -34,8 +35,7 @@ pub(super) struct Runner {
     pub(super) request: Subscribe,
     /// Declared before each subscription: the queues that failures go to.
     pub(super) topology: Topology,
-    /// Shared by all subscriptions of this consumer, so that handlers of a lost one count too.
-    pub(super) places: Arc<Semaphore>,
+    pub(super) places: Arc<Places>,
     pub(super) mode: watch::Receiver<Mode>,
     pub(super) state: watch::Sender<ConsumerState>,
     pub(super) stop: CancellationToken,
@@ -141,7 +141,7 @@ impl Runner {
                 biased;
                 () = self.stop.cancelled() => return Ended::Stopped,
                 _ = self.mode.wait_for(|mode| *mode == Mode::Paused) => return Ended::Paused,
-                place = Arc::clone(&self.places).acquire_owned() => place,
+                place = self.places.take() => place,
             };
             let delivery = tokio::select! {
                 biased;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -85,13 +86,15 @@ impl Worker {
             Handling::Stopped => return self.give_back(settle).await,
             Handling::InProgress => {
                 drop(place);
-                return self.put_back(received, settle).await;
+                return self.put_back(received, settle).boxed().await;
             }
         };
-        if step != Step::Ack {
-            drop(place);
+        if step == Step::Ack {
+            return self.ack(settle, Settled::Acked).await;
         }
-        self.carry_out(step, received, settle).await
+        drop(place);
+        // Boxed, as what is rare: a task is moved several times, at the size of its largest branch.
+        self.carry_out(step, received, settle).boxed().await
     }
 
     /// Publishes a message unchanged to its own queue while another consumer handles its twin.

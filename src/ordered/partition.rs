@@ -162,6 +162,11 @@ impl<T: Clone + Send + Sync + 'static> Partition<T> {
             };
             tokio::select! {
                 biased;
+                // First: a handler that ends at the same moment must not be followed by another.
+                () = self.shared.stop.cancelled(), if finish_by.is_none() => {
+                    finish_by = Some(deadline(self.shared.core.options().shutdown_timeout));
+                    ended = Some(Ended::Stopped);
+                }
                 Some((key, verdict)) = running.next() => {
                     lanes.end(&key);
                     match verdict {
@@ -172,10 +177,6 @@ impl<T: Clone + Send + Sync + 'static> Partition<T> {
                             ended.get_or_insert(Ended::Lost(gone()));
                         }
                     }
-                }
-                () = self.shared.stop.cancelled(), if finish_by.is_none() => {
-                    finish_by = Some(deadline(self.shared.core.options().shutdown_timeout));
-                    ended = Some(Ended::Stopped);
                 }
                 delivery = deliveries.next(), if ended.is_none() => match delivery {
                     Some(Ok(_)) if !control.is_open() => {}

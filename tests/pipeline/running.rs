@@ -1,6 +1,12 @@
 //! Runs from their start to their end, and what is counted.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use acemq::{
     Envelope, Error, HandlerError, MemoryIdempotencyStore, Message, ResultExt, RetryPolicy,
@@ -387,6 +393,49 @@ on_both_brokers! {
             })
             .await;
         }
+    }
+
+    async fn a_step_is_scaled_while_it_runs(fx) {
+        let name = name(&fx, &["work"]);
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let most = Arc::new(AtomicU64::new(0));
+        let (behind, peak, running) = (gate.clone(), most.clone(), Arc::new(AtomicU64::new(0)));
+        let pipeline = built(
+            fx.mq
+                .pipeline::<u64>(name.as_str())
+                .step("work", move |n: Message<u64>| {
+                    let (gate, most, running) = (behind.clone(), peak.clone(), running.clone());
+                    async move {
+                        let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        gate.acquire().await?.forget();
+                        running.fetch_sub(1, Ordering::SeqCst);
+                        Ok(Some(*n.payload()))
+                    }
+                })
+                .prefetch(10),
+        )
+        .await;
+        for number in 0..20 {
+            pipeline.send(&number).await.unwrap();
+        }
+        let step = pipeline.step("work").unwrap();
+        eventually("one to run", async || pipeline.in_flight() == 1).await;
+        step.set_concurrency(4).unwrap();
+        eventually("four to run", async || pipeline.in_flight() == 4).await;
+        step.set_concurrency(2).unwrap();
+        gate.add_permits(2);
+        eventually("two to end", async || pipeline.completed() == 2).await;
+        eventually("two to be left", async || pipeline.in_flight() == 2).await;
+        most.store(0, Ordering::SeqCst);
+        gate.add_permits(18);
+        eventually("the rest to end", async || pipeline.completed() == 20).await;
+        assert!(most.load(Ordering::SeqCst) <= 2);
+        for refused in [0, 11] {
+            let refused = step.set_concurrency(refused);
+            assert!(matches!(refused, Err(Error::InvalidOption { option: "concurrency", .. })));
+        }
+        assert_eq!(step.concurrency(), 2);
     }
 }
 

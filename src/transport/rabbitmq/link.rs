@@ -54,12 +54,7 @@ impl RabbitMqLink {
         let exchanges = Arc::new(KnownExchanges::default());
         let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(0);
         let status = watch_status(&connection, socket.handle());
-        let publishing = Publishing::start(
-            Arc::clone(&connection),
-            Arc::clone(&exchanges),
-            status.clone(),
-            window,
-        );
+        let publishing = Publishing::start(&connection, &exchanges, &status, window);
         Self {
             connection,
             publishing,

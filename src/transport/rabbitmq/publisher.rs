@@ -1,9 +1,14 @@
-//! The publishing channel: one task owns it, and every publish and confirm on it.
+//! The publishing channels: a task owns each, and every publish and confirm on it.
 //!
 //! Publishes are pipelined: the task sends as fast as they come and settles them as the broker
 //! answers. How an answer finds its publish is in [`super::confirms`].
 
-use std::{collections::VecDeque, pin::pin, sync::Arc};
+use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash, Hasher},
+    pin::pin,
+    sync::Arc,
+};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lapin::{
@@ -26,10 +31,14 @@ use crate::{
 /// How many waiting publishes are sent before confirms are looked at again.
 const SEND_AT_ONCE: usize = 128;
 
+/// How many channels publish. The broker works on channels in parallel, and on one in turn.
+const CHANNELS: usize = 4;
+
 /// The callers' end.
 #[derive(Clone)]
 pub(super) struct Publishing {
-    commands: mpsc::UnboundedSender<Command>,
+    /// A channel each. What goes to one address goes by one channel, so it stays in order.
+    lanes: [mpsc::UnboundedSender<Command>; CHANNELS],
     window: Arc<Semaphore>,
 }
 
@@ -52,14 +61,18 @@ struct Ticket {
 
 impl Publishing {
     pub(super) fn start(
-        connection: Arc<Connection>,
-        exchanges: Arc<KnownExchanges>,
-        status: watch::Receiver<LinkStatus>,
+        connection: &Arc<Connection>,
+        exchanges: &Arc<KnownExchanges>,
+        status: &watch::Receiver<LinkStatus>,
         window: usize,
     ) -> Self {
-        let (commands, received) = mpsc::unbounded_channel();
-        tokio::spawn(Task::new(connection, exchanges, status).run(received));
-        Self { commands, window: Arc::new(Semaphore::new(window)) }
+        let lanes = std::array::from_fn(|_| {
+            let (commands, received) = mpsc::unbounded_channel();
+            let (connection, exchanges) = (Arc::clone(connection), Arc::clone(exchanges));
+            tokio::spawn(Task::new(connection, exchanges, status.clone()).run(received));
+            commands
+        });
+        Self { lanes, window: Arc::new(Semaphore::new(window)) }
     }
 
     /// Publishes and waits for the answer.
@@ -77,14 +90,23 @@ impl Publishing {
             answer,
             _place: place,
         };
-        self.commands.send(Command { message, ticket }).map_err(|_| gone())?;
+        let lane = &self.lanes[lane_of(&message)];
+        lane.send(Command { message, ticket }).map_err(|_| gone())?;
         tokio::select! {
             biased;
             answer = &mut answered => answer.map_err(|_| gone())?,
             // A command that is sent while the task ends can be left in the channel for good.
-            () = self.commands.closed() => answered.try_recv().unwrap_or_else(|_| Err(gone())),
+            () = lane.closed() => answered.try_recv().unwrap_or_else(|_| Err(gone())),
         }
     }
+}
+
+/// The channel of an address.
+fn lane_of(message: &Outgoing) -> usize {
+    let mut hasher = DefaultHasher::new();
+    (&message.exchange, &message.routing_key).hash(&mut hasher);
+    // The remainder is below the number of channels.
+    usize::try_from(hasher.finish() % CHANNELS as u64).unwrap_or(0)
 }
 
 impl Ticket {
