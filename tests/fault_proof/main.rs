@@ -36,7 +36,7 @@ use processes::Processes;
 use system::{System, setting};
 
 /// How long everything may take to come through once nothing is broken any more.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_system_under_faults_keeps_its_books() {
