@@ -42,6 +42,7 @@
 //! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`request_reply`]: a question, and its answer or the reason why there is none.
+//! - [`saga`]: steps that must all happen, what undoes them, and a journal that survives a crash.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
 //! - [`testing`]: a broker in the test's process, with faults on command.
@@ -54,6 +55,7 @@
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
 //! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
+//! | `cli` | no | the program `acemq` |
 //! | `management` | no | [`ManagementApi`], by reqwest: bindings in topology plans |
 //!
 //! Without any of them the crate still has `memory://` and the in-memory idempotency store.
@@ -178,8 +180,20 @@ pub use request_reply::{
     ResponderError,
 };
 pub use routing_slip::{Forward, SlipStop, SlipStopBuilder, SlipStopStats, StopHandler};
+#[cfg(feature = "mysql")]
+pub use saga::MySqlSagaJournal;
+#[cfg(feature = "postgres")]
+pub use saga::PostgresSagaJournal;
+#[cfg(feature = "sqlite")]
+pub use saga::SqliteSagaJournal;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub use saga::{
-    ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError, Unresolved,
+    DurableSaga, RunStatus, RunningSagaWorker, SagaJournal, SagaReport, SagaRun, SagaWorker,
+    StartedRun,
+};
+pub use saga::{
+    InDoubt, ParallelSteps, Saga, SagaBuilder, SagaFailure, SagaOutcome, StepContext, StepError,
+    Unresolved,
 };
 pub use scheduler::{Ladder, Scheduler, SchedulerBuilder, SchedulerStats};
 pub use telemetry::TraceContext;
@@ -189,4 +203,4 @@ pub use topology::{
 };
 #[cfg(feature = "management")]
 #[cfg_attr(docsrs, doc(cfg(feature = "management")))]
-pub use transport::rabbitmq::ManagementApi;
+pub use transport::rabbitmq::{ManagementApi, QueueSummary};

@@ -374,6 +374,8 @@ fn imports_point_down_and_foreign_names_stay_in_their_places() {
             let name = path.strip_prefix(here).unwrap().to_str().unwrap().replace('\\', "/");
             (name, fs::read_to_string(path).unwrap())
         })
+        // A program is a crate of its own: it has only what the library makes public.
+        .filter(|(name, _): &(String, String)| !name.starts_with("src/bin/"))
         .collect();
     assert!(files.contains_key("src/lib.rs") && files.len() > 10, "{:?}", files.keys());
     let wrong = check(&files);

@@ -6,7 +6,7 @@ use super::{
     error::StepError,
     outcome::SagaOutcome,
     run::run,
-    step::{Step, StepFn, Trying, Updates},
+    step::{InDoubt, Step, StepFn, Trying, Updates},
 };
 use crate::{
     consume::RetryPolicy,
@@ -59,7 +59,14 @@ pub(super) struct Definition<T> {
 impl<T: Clone + Send + Sync + 'static> Saga<T> {
     /// Starts the definition of a saga. The name is for people, and for logs.
     pub fn named(name: impl Into<String>) -> SagaBuilder<T> {
-        SagaBuilder { name: name.into(), steps: Vec::new(), stages: Vec::new(), last: PhantomData }
+        SagaBuilder {
+            name: name.into(),
+            steps: Vec::new(),
+            stages: Vec::new(),
+            journal: InMemory,
+            remembering: Remembering::default(),
+            last: PhantomData,
+        }
     }
 
     /// Runs the saga to its end and tells how it went. Never fails and never panics.
@@ -108,18 +115,55 @@ pub enum Stepped {}
 #[derive(Debug)]
 pub enum Compensated {}
 
+/// Where the runs of a saga are remembered: nowhere but in the process.
+#[derive(Debug, Clone, Copy)]
+pub struct InMemory;
+
+/// How a durable saga remembers its runs.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "sqlite", feature = "mysql")),
+    expect(dead_code, reason = "only durable sagas read it")
+)]
+pub(super) struct Remembering {
+    pub(super) version: u32,
+    /// How long a run belongs to the process that claimed it, unless that renews it.
+    pub(super) lease: Duration,
+}
+
+impl Default for Remembering {
+    fn default() -> Self {
+        Self { version: 1, lease: Duration::from_secs(30) }
+    }
+}
+
 /// The definition of a saga in the making; see [`Saga::named`].
 ///
 /// Options that follow a step belong to it, and those that follow a compensation to that.
 #[must_use = "a saga is made by `build`"]
-pub struct SagaBuilder<T, Last = Open> {
+pub struct SagaBuilder<T, Last = Open, J = InMemory> {
     name: String,
     steps: Vec<Step<T>>,
     stages: Vec<std::ops::Range<usize>>,
+    journal: J,
+    pub(super) remembering: Remembering,
     last: PhantomData<fn() -> Last>,
 }
 
 impl<T: Clone + Send + Sync + 'static, Last> SagaBuilder<T, Last> {
+    /// Checks the definition.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] for an empty or overlong name of the saga or of a step, a name that
+    /// two steps share, a timeout of zero, an empty parallel group, and a policy that cannot work.
+    pub fn build(self) -> Result<Saga<T>> {
+        let (definition, InMemory, _) = self.checked()?;
+        Ok(Saga { definition: Arc::new(definition) })
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static, Last, J> SagaBuilder<T, Last, J> {
     /// Adds a step: an async function that takes the state and gives it back changed, or returns
     /// `Ok(())` where it only looks.
     ///
@@ -129,11 +173,16 @@ impl<T: Clone + Send + Sync + 'static, Last> SagaBuilder<T, Last> {
         mut self,
         name: impl Into<String>,
         work: impl StepFn<T, Kind>,
-    ) -> SagaBuilder<T, Stepped> {
-        let first = self.steps.len();
-        self.steps.push(Step::new(name.into(), work.into_work()));
-        self.stages.push(first..first + 1);
+    ) -> SagaBuilder<T, Stepped, J> {
+        self.push(Step::new(name.into(), work.into_work()));
         self.turned()
+    }
+
+    /// Adds a step as a stage of its own.
+    pub(super) fn push(&mut self, step: Step<T>) {
+        let first = self.steps.len();
+        self.steps.push(step);
+        self.stages.push(first..first + 1);
     }
 
     /// Adds steps that run side by side. The next step begins when all have ended, also if one
@@ -159,20 +208,14 @@ impl<T: Clone + Send + Sync + 'static, Last> SagaBuilder<T, Last> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn parallel<Inner>(mut self, group: ParallelSteps<T, Inner>) -> SagaBuilder<T> {
+    pub fn parallel<Inner>(mut self, group: ParallelSteps<T, Inner>) -> SagaBuilder<T, Open, J> {
         let first = self.steps.len();
         self.steps.extend(group.steps);
         self.stages.push(first..self.steps.len());
         self.turned()
     }
 
-    /// Checks the definition.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`] for an empty or overlong name of the saga or of a step, a name that
-    /// two steps share, a timeout of zero, an empty parallel group, and a policy that cannot work.
-    pub fn build(self) -> Result<Saga<T>> {
+    pub(super) fn checked(self) -> Result<(Definition<T>, J, Remembering)> {
         check_name("saga", &self.name)?;
         let mut names = HashSet::new();
         for step in &self.steps {
@@ -190,25 +233,35 @@ impl<T: Clone + Send + Sync + 'static, Last> SagaBuilder<T, Last> {
         if self.stages.iter().any(std::ops::Range::is_empty) {
             return Err(Error::invalid("parallel", "0 steps", "is an empty group"));
         }
-        let Self { name, steps, stages, .. } = self;
-        Ok(Saga { definition: Arc::new(Definition { name, steps, stages }) })
+        let Self { name, steps, stages, journal, remembering, .. } = self;
+        Ok((Definition { name, steps, stages }, journal, remembering))
     }
 
-    fn turned<Next>(self) -> SagaBuilder<T, Next> {
-        let Self { name, steps, stages, .. } = self;
-        SagaBuilder { name, steps, stages, last: PhantomData }
+    pub(super) fn turned<Next>(self) -> SagaBuilder<T, Next, J> {
+        self.remembered_in(|journal| journal)
+    }
+
+    pub(super) fn remembered_in<Next, K>(
+        self,
+        journal: impl FnOnce(J) -> K,
+    ) -> SagaBuilder<T, Next, K> {
+        let Self { name, steps, stages, journal: now, remembering, .. } = self;
+        SagaBuilder { name, steps, stages, journal: journal(now), remembering, last: PhantomData }
     }
 }
 
 /// The methods that refer to the step before them, for a saga and for a group in it.
 macro_rules! step_options {
-    ($builder:ident) => {
-        impl<T: Clone + Send + Sync + 'static> $builder<T, Stepped> {
+    ($builder:ident $(, $journal:ident)?) => {
+        impl<T: Clone + Send + Sync + 'static, $($journal)?> $builder<T, Stepped, $($journal)?> {
             /// Sets what undoes the step. It gets the state as it was when the saga failed, with
             /// everything that the steps have written into it.
             ///
             /// It runs at least once and may be tried again: undoing twice must do no harm.
-            pub fn compensate_with<F, Fut, E>(mut self, undo: F) -> $builder<T, Compensated>
+            pub fn compensate_with<F, Fut, E>(
+                mut self,
+                undo: F,
+            ) -> $builder<T, Compensated, $($journal)?>
             where
                 F: Fn(T) -> Fut + Send + Sync + 'static,
                 Fut: Future<Output = Result<(), E>> + Send + 'static,
@@ -239,9 +292,21 @@ macro_rules! step_options {
                 self.last_step(|step| step.undo_on_failure = true);
                 self
             }
+
+            /// Sets what a durable saga does with the step if the process that ran it has died, so
+            /// that nobody knows how far it got. Default: [`InDoubt::Retry`].
+            ///
+            /// A step that writes in the journal's transaction is never in doubt. A saga in memory
+            /// has no use for it.
+            pub fn in_doubt(mut self, in_doubt: InDoubt) -> Self {
+                self.last_step(|step| step.in_doubt = in_doubt);
+                self
+            }
         }
 
-        impl<T: Clone + Send + Sync + 'static> $builder<T, Compensated> {
+        impl<T: Clone + Send + Sync + 'static, $($journal)?>
+            $builder<T, Compensated, $($journal)?>
+        {
             /// Sets when the compensation is tried again. Default: 5 attempts, 100 ms to 2 s apart.
             pub fn retry(mut self, policy: RetryPolicy) -> Self {
                 self.last_step(|step| step.undoing.policy = policy);
@@ -255,8 +320,8 @@ macro_rules! step_options {
             }
         }
 
-        impl<T, Last> $builder<T, Last> {
-            fn last_step(&mut self, set: impl FnOnce(&mut Step<T>)) {
+        impl<T, Last, $($journal)?> $builder<T, Last, $($journal)?> {
+            pub(super) fn last_step(&mut self, set: impl FnOnce(&mut Step<T>)) {
                 // The type says that there is one.
                 if let Some(step) = self.steps.last_mut() {
                     set(step);
@@ -264,7 +329,7 @@ macro_rules! step_options {
             }
         }
 
-        impl<T, Last> fmt::Debug for $builder<T, Last> {
+        impl<T, Last, $($journal)?> fmt::Debug for $builder<T, Last, $($journal)?> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let steps: Vec<&str> = self.steps.iter().map(|step| &*step.name).collect();
                 f.debug_struct(stringify!($builder)).field("steps", &steps).finish_non_exhaustive()
@@ -273,7 +338,7 @@ macro_rules! step_options {
     };
 }
 
-step_options!(SagaBuilder);
+step_options!(SagaBuilder, J);
 step_options!(ParallelSteps);
 
 /// Steps that run side by side; see [`SagaBuilder::parallel`].

@@ -12,7 +12,7 @@ use super::{
     definition::Definition,
     error::{SagaFailure, StepError},
     outcome::{SagaOutcome, Unresolved},
-    step::{Step, Trying, Update},
+    step::{Form, Step, Trying, UndoForm, Update},
 };
 
 /// Runs a saga in a task of its own, which a caller that goes away tells to stop.
@@ -172,7 +172,12 @@ pub(super) async fn attempt_step<T: Clone + Send + 'static>(
     state: &T,
 ) -> Result<Update<T>, SagaFailure> {
     let context = |attempt| StepContext::new(run, Arc::clone(&step.name), attempt, false);
-    attempts(&step.trying, context, || (step.work)(state.clone())).await
+    match &step.form {
+        Form::Plain(work) => attempts(&step.trying, context, || work(state.clone())).await,
+        // Only a durable saga has such steps, and it runs them otherwise.
+        #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+        Form::Transactional(_) | Form::Wait(_) => Err(SagaFailure::Cancelled),
+    }
 }
 
 /// Tries the compensation of a step by its policy; none if it has none.
@@ -181,15 +186,20 @@ pub(super) async fn undo<T: Clone + Send + 'static>(
     run: Uuid,
     state: &T,
 ) -> Option<Result<(), SagaFailure>> {
-    let undo = step.undo.as_ref()?;
     let context = |attempt| StepContext::new(run, Arc::clone(&step.name), attempt, true);
-    Some(attempts(&step.undoing, context, || undo(state.clone())).await)
+    match step.undo.as_ref()? {
+        UndoForm::Plain(undo) => {
+            Some(attempts(&step.undoing, context, || undo(state.clone())).await)
+        }
+        #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+        UndoForm::Transactional(_) => Some(Err(SagaFailure::Cancelled)),
+    }
 }
 
 /// Tries something until it works or its policy is at its end; never panics.
 ///
 /// If any attempt may have had an effect, the failure says so, whatever the last one said.
-async fn attempts<A, Fut>(
+pub(super) async fn attempts<A, Fut>(
     trying: &Trying,
     context: impl Fn(u32) -> StepContext,
     work: impl Fn() -> Fut,
@@ -214,7 +224,8 @@ where
     }
 }
 
-fn doubting(failure: SagaFailure, in_doubt: bool) -> SagaFailure {
+/// Says that a failure leaves it open whether there was an effect, if an earlier attempt did.
+pub(super) fn doubting(failure: SagaFailure, in_doubt: bool) -> SagaFailure {
     match failure {
         SagaFailure::Step { text, source, .. } => {
             SagaFailure::Step { text, source, unknown: in_doubt }
@@ -224,10 +235,10 @@ fn doubting(failure: SagaFailure, in_doubt: bool) -> SagaFailure {
 }
 
 /// One attempt; the failure, and whether it is of no use to try again.
-async fn once<A, Fut>(
+pub(super) async fn once<A, Fut>(
     trying: &Trying,
     context: StepContext,
-    work: impl Fn() -> Fut,
+    work: impl FnOnce() -> Fut,
 ) -> Result<A, (SagaFailure, bool)>
 where
     Fut: Future<Output = Result<A, StepError>>,

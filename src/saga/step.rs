@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+use super::durable::{TransactionalWork, Wait};
 use super::error::StepError;
 use crate::consume::RetryPolicy;
 
@@ -107,27 +109,69 @@ pub(super) struct Trying {
 /// How long one attempt of a compensation may take, where nothing else is said.
 const COMPENSATION_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What a durable saga does with a step of which it is not known how far it got, because the process
+/// that ran it has died.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InDoubt {
+    /// The step runs again, with the same
+    /// [idempotency key](super::StepContext::idempotency_key), by which its repetition can be
+    /// recognised.
+    #[default]
+    Retry,
+    /// The step has failed with an unknown outcome: it is compensated, with those before it.
+    Compensate,
+}
+
+/// How a step works.
+pub(super) enum Form<T> {
+    /// A function of the state.
+    Plain(Work<T>),
+    /// A function of the state and of the transaction in which its end is recorded.
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+    Transactional(TransactionalWork<T>),
+    /// No function at all: it lets time pass, or an answer come.
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+    Wait(Wait<T>),
+}
+
+/// How a step is undone.
+pub(super) enum UndoForm<T> {
+    Plain(Undo<T>),
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+    Transactional(TransactionalWork<T>),
+}
+
 pub(super) struct Step<T> {
     pub(super) name: Arc<str>,
-    pub(super) work: Work<T>,
+    pub(super) form: Form<T>,
     pub(super) trying: Trying,
-    pub(super) undo: Option<Undo<T>>,
+    pub(super) undo: Option<UndoForm<T>>,
     pub(super) undoing: Trying,
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite", feature = "mysql")),
+        allow(dead_code, reason = "only durable sagas read it")
+    )]
+    pub(super) in_doubt: InDoubt,
     /// Whether it is compensated also when it says "not done".
     pub(super) undo_on_failure: bool,
 }
 
 impl<T: Send + 'static> Step<T> {
     pub(super) fn new(name: String, BoxedWork(work): BoxedWork<T>) -> Self {
+        Self::of(name, Form::Plain(work))
+    }
+
+    pub(super) fn of(name: String, form: Form<T>) -> Self {
         let policy =
             RetryPolicy::exponential(5, Duration::from_millis(100), Duration::from_secs(2));
         Self {
             name: name.into(),
-            work,
+            form,
             // Once, for as long as it takes.
             trying: Trying { policy: RetryPolicy::none(), timeout: None },
             undo: None,
             undoing: Trying { policy, timeout: Some(COMPENSATION_TIMEOUT) },
+            in_doubt: InDoubt::default(),
             undo_on_failure: false,
         }
     }
@@ -138,8 +182,8 @@ impl<T: Send + 'static> Step<T> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<StepError>,
     {
-        self.undo = Some(Box::new(move |state| {
+        self.undo = Some(UndoForm::Plain(Box::new(move |state| {
             undo(state).map(|answer| answer.map_err(Into::into)).boxed()
-        }));
+        })));
     }
 }

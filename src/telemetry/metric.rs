@@ -47,6 +47,9 @@ pub const OUTBOX_LAG: &str = "acemq.outbox.lag";
 pub const PIPELINE_RUN_TOTAL: &str = "acemq.pipeline.run.total";
 /// From the first publish of a run to its end \[as [`PIPELINE_RUN_TOTAL`]\].
 pub const PIPELINE_RUN_DURATION: &str = "acemq.pipeline.run.duration";
+/// Runs of durable sagas that ended here \[saga, outcome: `complete`, `compensated`,
+/// `unresolved`\]. A name of this library; no other one of the family has it yet.
+pub const SAGA_RUN_TOTAL: &str = "acemq.saga.run.total";
 
 const COUNTERS: &[(&str, &str)] = &[
     (PUBLISH_TOTAL, "Messages that the application published"),
@@ -78,6 +81,7 @@ pub fn describe() {
     for &(name, text) in SECONDS {
         metrics::describe_histogram!(name, Unit::Seconds, text);
     }
+    metrics::describe_counter!(SAGA_RUN_TOTAL, Unit::Count, "Runs of durable sagas that ended");
     metrics::describe_histogram!(CONSUME_ATTEMPTS, Unit::Count, "Which attempt a delivery is");
     metrics::describe_gauge!(CONSUME_IN_FLIGHT, Unit::Count, "Deliveries that are being handled");
 }

@@ -1,10 +1,12 @@
-//! Sagas: in memory against a small model.
+//! Sagas: in memory against a small model, and with a journal on every database.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod building;
 mod dropping;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
+mod durable;
 mod model;
 mod parallel;
 mod trying;

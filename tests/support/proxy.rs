@@ -53,6 +53,16 @@ impl Proxy {
         Self { address, mode: Arc::new(mode), cuts: Arc::new(cuts), counts }
     }
 
+    /// Stands in front of the server of a URL; also returns the URL that leads through it.
+    pub async fn in_front_of(url: &str, default_port: u16) -> (Self, String) {
+        let mut url = url::Url::parse(url).unwrap();
+        let port = url.port().unwrap_or(default_port);
+        let proxy = Self::to(&format!("{}:{port}", url.host_str().unwrap())).await;
+        url.set_host(Some("127.0.0.1")).unwrap();
+        url.set_port(Some(proxy.port())).unwrap();
+        (proxy, url.into())
+    }
+
     pub fn port(&self) -> u16 {
         self.address.port()
     }
@@ -77,7 +87,8 @@ impl Proxy {
         self.mode.send_replace(Mode::Stall);
     }
 
-    /// Forwards what clients say and swallows what the server answers.
+    /// Forwards what clients say and swallows what the server answers. Cut before the stream is used
+    /// again: it has a hole.
     pub fn deafen(&self) {
         self.mode.send_replace(Mode::Deafen);
     }

@@ -1,6 +1,9 @@
 //! RabbitMQ's own tool, for what only the broker can do to a client.
 
-use std::process::{Command, Output};
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
 
 use super::{eventually, soon};
 
@@ -11,6 +14,21 @@ pub async fn rabbitmqctl(arguments: &[&str]) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "rabbitmqctl {arguments:?} failed: {text}{complaint}");
     text
+}
+
+/// How long a broker under load may take to stop.
+const STOP: Duration = Duration::from_secs(180);
+
+/// Stops the broker's application and starts it again after a while.
+pub async fn restart(down: Duration) {
+    // Started again whatever becomes of the test.
+    let start = Restore::by(&["start_app"]);
+    let mut stop = tokio::process::Command::from(command(&["stop_app"]));
+    let stopped = tokio::time::timeout(STOP, stop.kill_on_drop(true).status()).await;
+    assert!(stopped.expect("the broker to stop").unwrap().success(), "stop_app");
+    tokio::time::sleep(down).await;
+    tokio::task::spawn_blocking(|| drop(start)).await.unwrap();
+    rabbitmqctl(&["await_startup"]).await;
 }
 
 async fn run(arguments: &[&str]) -> Output {

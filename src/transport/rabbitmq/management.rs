@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use reqwest::{Client, StatusCode, Url};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -25,6 +25,23 @@ pub struct ManagementApi {
     user: String,
     password: Option<String>,
     virtual_host: String,
+}
+
+/// A queue, as the management API lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QueueSummary {
+    /// Its name.
+    pub name: String,
+    /// `classic`, `quorum` or `stream`.
+    #[serde(rename(deserialize = "type"), default)]
+    pub kind: String,
+    /// Messages, those that are being handled included.
+    #[serde(default)]
+    pub messages: u64,
+    /// Consumers.
+    #[serde(default)]
+    pub consumers: u64,
 }
 
 /// A binding as the API lists it.
@@ -65,6 +82,33 @@ impl ManagementApi {
         self
     }
 
+    /// Returns the broker's version, such as `3.10.8`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the API refuses, [`Error::Connect`] if it cannot be reached.
+    pub async fn broker_version(&self) -> Result<String> {
+        #[derive(Deserialize)]
+        struct Overview {
+            rabbitmq_version: String,
+        }
+        let overview: Overview =
+            self.get(&["api", "overview"]).await?.ok_or_else(|| self.none())?;
+        Ok(overview.rabbitmq_version)
+    }
+
+    /// Returns every queue of the virtual host, by name. The counts are some seconds old.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the API refuses, [`Error::Connect`] if it cannot be reached.
+    pub async fn queues(&self) -> Result<Vec<QueueSummary>> {
+        let queues = self.get(&["api", "queues", &self.virtual_host]).await?;
+        let mut queues: Vec<QueueSummary> = queues.ok_or_else(|| self.none())?;
+        queues.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(queues)
+    }
+
     /// Looks a binding up by the destination's list.
     pub(crate) async fn find_binding(&self, wanted: &Binding) -> Result<Finding> {
         let kind = match wanted.to {
@@ -75,7 +119,8 @@ impl ManagementApi {
         if kind == "exchanges" {
             path.push("destination");
         }
-        let Some(listed) = self.bindings(&path).await? else { return Ok(Finding::Create) };
+        let listed: Option<Vec<Listed>> = self.get(&path).await?;
+        let Some(listed) = listed else { return Ok(Finding::Create) };
         let same_way = |listed: &&Listed| {
             listed.source == wanted.exchange && listed.routing_key == wanted.routing_key
         };
@@ -84,8 +129,8 @@ impl ManagementApi {
         Ok(if is_there { Finding::Present } else { Finding::Create })
     }
 
-    /// Reads a list; none if there is no such object.
-    async fn bindings(&self, path: &[&str]) -> Result<Option<Vec<Listed>>> {
+    /// Reads an answer; none if there is no such object.
+    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -105,6 +150,11 @@ impl ManagementApi {
             let reason = format!("the management API's answer cannot be read: {error}");
             Error::Refused { endpoint: self.endpoint(), reason }
         })
+    }
+
+    fn none(&self) -> Error {
+        let reason = "the management API knows no such virtual host".to_owned();
+        Error::Refused { endpoint: self.endpoint(), reason }
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Error {

@@ -32,7 +32,7 @@ use crate::{
 };
 use link::RabbitMqLink;
 #[cfg(feature = "management")]
-pub use management::ManagementApi;
+pub use management::{ManagementApi, QueueSummary};
 use socket::Socket;
 
 /// How to reach a RabbitMQ broker.
