@@ -84,6 +84,9 @@ mod pages {
     struct MemoryBroker;
     #[doc = include_str!("../docs/idempotency.md")]
     struct Idempotency;
+    #[cfg(feature = "postgres")]
+    #[doc = include_str!("../docs/operating.md")]
+    struct Operating;
     #[doc = include_str!("../docs/outbox.md")]
     struct Outbox;
     #[doc = include_str!("../docs/publishing.md")]
