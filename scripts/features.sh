@@ -10,7 +10,8 @@ readonly PAIRS=(rabbitmq,postgres rabbitmq,sqlite rabbitmq,mysql postgres,mysql 
 single_features() {
     cargo metadata --no-deps --format-version 1 | python3 -c '
 import json, sys
-features = json.load(sys.stdin)["packages"][0]["features"]
+packages = json.load(sys.stdin)["packages"]
+features = next(package["features"] for package in packages if package["name"] == "acemq")
 print("\n".join(sorted(name for name in features if name != "default")))'
 }
 

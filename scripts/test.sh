@@ -65,6 +65,14 @@ examples_on_servers() {
         examples
 }
 
+# The application in examples/shop. Selected together with the library, so that both are built with
+# the features that the stages before have built already.
+shop() {
+    local verb=$1
+    shift
+    cargo "$verb" --package acemq --package acemq-shop --all-features "$@"
+}
+
 # RabbitMQ's own tool, which some tests need, where it is in a container or belongs to root.
 find_rabbitmqctl() {
     if [[ -n "${ACEMQ_TEST_RABBITMQCTL:-}" ]]; then
@@ -88,6 +96,8 @@ stage "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
 stage "tests" tests
 stage "tests of broker-wide faults" broker_wide
 stage "doctests" cargo test --doc --all-features
+stage "lints of the shop" shop clippy --all-targets --no-deps -- -D warnings
+stage "tests of the shop" shop test --bins --test shop
 stage "examples in memory" examples_in_memory
 stage "examples on RabbitMQ and PostgreSQL" examples_on_servers
 printf '\n== every check passed in %d s\n' "$SECONDS"

@@ -6,12 +6,13 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
+    health::OrderedHealth,
     layout::{self, OrderedLayout},
     partition::KeyOf,
     partitioning::Partitioning,
 };
 use crate::{
-    connection::{Core, Shutdown},
+    connection::{Core, HealthSource, Shutdown},
     consume::Counter,
     error::{Error, Result},
     message::{Encoder, Envelope, Properties},
@@ -97,6 +98,8 @@ pub struct OrderedQueue<T> {
 struct Shared<T> {
     sending: Sending<T>,
     partitions: Vec<PartitionHandle>,
+    /// Told with the handle's health as long as a clone is held.
+    _health: Option<Arc<dyn HealthSource>>,
     stop: Option<CancellationToken>,
     _stop_on_drop: Option<DropGuard>,
 }
@@ -108,7 +111,14 @@ impl<T> OrderedQueue<T> {
         stop: Option<CancellationToken>,
     ) -> Self {
         let guard = stop.clone().map(CancellationToken::drop_guard);
-        Self { shared: Arc::new(Shared { sending, partitions, stop, _stop_on_drop: guard }) }
+        let health = (!partitions.is_empty()).then(|| {
+            let health = OrderedHealth::of(&sending.name, &partitions);
+            let health: Arc<dyn HealthSource> = Arc::new(health);
+            sending.core.watched().add(&health);
+            health
+        });
+        let shared = Shared { sending, partitions, _health: health, stop, _stop_on_drop: guard };
+        Self { shared: Arc::new(shared) }
     }
 }
 

@@ -11,6 +11,7 @@
 mod builder;
 mod failure;
 mod handle;
+mod health;
 mod lanes;
 mod layout;
 mod partition;

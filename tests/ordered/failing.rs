@@ -96,6 +96,11 @@ on_both_brokers! {
             let [halted] = ledger.queue.halted_partitions()[..] else { panic!("one") };
             let state = ledger.queue.stats()[halted as usize].state.clone();
             assert!(matches!(&state, PartitionState::Halted { reason } if reason.contains("message")), "{state:?}");
+            let told = fx.mq.health().await;
+            assert_eq!(told.status, acemq::HealthStatus::Degraded);
+            let told = told.troubled().next().unwrap();
+            assert_eq!((told.kind.as_str(), &told.name), ("ordered", &name));
+            assert_eq!(told.details["halted"], serde_json::json!([halted]));
             // All of it is in the queue, the failing one first.
             fx.until_length(&ledger.queue.queue_for("bad").unwrap(), 7).await;
             assert!(!ledger.queue.resume(halted + 100) && !ledger.queue.resume((halted + 1) % 4));
@@ -112,6 +117,7 @@ on_both_brokers! {
             })
             .await;
             assert!(ledger.queue.halted_partitions().is_empty());
+            assert_eq!(fx.mq.health().await.status, acemq::HealthStatus::Up);
             assert!(ledger.queue.close().await.is_complete());
         }
     }
