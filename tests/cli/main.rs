@@ -6,6 +6,7 @@ mod support;
 mod dead_letters;
 mod doctor;
 mod outbox;
+mod sagas;
 mod topology;
 
 use std::process::{Command, Output, Stdio};

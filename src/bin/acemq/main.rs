@@ -1,4 +1,4 @@
-//! `acemq`: looks after outboxes, dead letters and topology from a terminal or a script.
+//! `acemq`: looks after outboxes, dead letters, sagas and topology from a terminal or a script.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong use, 3 something was found that is not as it should be.
 #![warn(clippy::pedantic, clippy::unwrap_used, clippy::expect_used)]
@@ -10,6 +10,7 @@ mod doctor;
 mod filter;
 mod outbox;
 mod output;
+mod sagas;
 mod topology;
 
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use clap::{Args, Parser, Subcommand};
 
 use output::Output;
 
-/// Looks after what services on acemq leave behind: outbox rows, dead letters, topology.
+/// Looks after what services on acemq leave behind: outbox rows, dead letters, sagas, topology.
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something that is not as it should be.
 #[derive(Parser)]
@@ -73,6 +74,9 @@ enum Command {
     /// Messages that were given up: list, show, replay
     #[command(subcommand)]
     DeadLetters(dead_letters::Command),
+    /// Runs of durable sagas that somebody has to look at
+    #[command(subcommand)]
+    Sagas(sagas::Command),
     /// Compares a topology file with the broker
     #[command(subcommand)]
     Topology(topology::Command),
@@ -94,6 +98,7 @@ async fn main() -> ExitCode {
     let ended = match command {
         Command::Outbox(command) => outbox::run(command, &common, &output).await,
         Command::DeadLetters(command) => dead_letters::run(command, &common, &output).await,
+        Command::Sagas(command) => sagas::run(command, &common, &output).await,
         Command::Topology(command) => topology::run(command, &common, &output).await,
         Command::Doctor(options) => doctor::run(&options, &common, &output).await,
     };

@@ -13,6 +13,7 @@ mod drive;
 mod entry;
 mod failure;
 mod forward;
+mod health;
 mod journal;
 #[cfg(feature = "mysql")]
 mod mysql;

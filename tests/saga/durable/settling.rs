@@ -59,6 +59,9 @@ async fn an_unresolved_run_is_listed_until_it_is_resolved<W: World>(world: W) {
     let id = saga.status_of("order-1").await.unwrap().unwrap().id();
 
     assert_eq!(saga.unresolved_count().await.unwrap(), 1);
+    let told = acemq::HealthSource::health(&saga).await;
+    assert_eq!((told.status, told.name.as_str()), (acemq::HealthStatus::Degraded, "s"));
+    assert_eq!(told.details["unresolved"], 1);
     let listed = saga.unresolved(10).await.unwrap();
     assert_eq!((listed.len(), listed[0].id()), (1, id));
     assert_eq!(listed[0].unresolved()[0].step, "b");
