@@ -42,6 +42,10 @@
 //! - [`inbox`]: a message, its effects and its outgoing messages in one transaction.
 //! - [`outbox`]: messages that go out if, and only if, a transaction commits.
 //! - [`request_reply`]: a question, and its answer or the reason why there is none.
+//! - [`scheduler`]: messages that go out later, held by the broker.
+//! - [`pipeline`]: a typed chain of steps, each with a queue.
+//! - [`routing_slip`]: a route that travels in the message, and the way back.
+//! - [`ordered`]: order per key over any number of processes.
 //! - [`saga`]: steps that must all happen, what undoes them, and a journal that survives a crash.
 //! - [`message`]: envelopes, headers, codecs, slips; the wire format of the AceMQ family.
 //! - [`topology`]: exchanges, queues and bindings as values.
@@ -55,6 +59,7 @@
 //! | `postgres` | yes | the PostgreSQL stores, by sqlx |
 //! | `sqlite` | yes | the SQLite stores, by sqlx |
 //! | `mysql` | no | the MySQL and MariaDB stores, by sqlx |
+//! | `opentelemetry` | no | spans and messages joined |
 //! | `cli` | no | the program `acemq` |
 //! | `management` | no | [`ManagementApi`], by reqwest: bindings in topology plans |
 //!

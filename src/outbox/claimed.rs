@@ -62,6 +62,26 @@ impl ClaimedRecord {
     }
 }
 
+/// A record whose time has not come: see [`OutboxRecord::available_at`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScheduledRecord {
+    /// The sequence number.
+    pub seq: i64,
+    /// The message id, by which it can be cancelled.
+    pub id: String,
+    /// The exchange it will be published to.
+    pub exchange: String,
+    /// The routing key it will be published with.
+    pub routing_key: String,
+    /// The ordering key, whose later records wait for it.
+    pub ordering_key: Option<String>,
+    /// When it was added.
+    pub created_at: DateTime<Utc>,
+    /// From when on a relay may take it.
+    pub available_at: DateTime<Utc>,
+}
+
 /// A record whose attempts are spent: it waits for somebody to look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetiredRecord {

@@ -91,7 +91,7 @@ mod tests;
 #[cfg(feature = "postgres")]
 mod wake_up;
 
-pub use claimed::{ClaimedRecord, RetiredRecord};
+pub use claimed::{ClaimedRecord, RetiredRecord, ScheduledRecord};
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlOutbox;
 #[cfg(feature = "postgres")]

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
+    ScheduledRecord,
     rows::{Shared, StoredRow, batch_limit, duration, json_failures, json_set},
     statements::{MYSQL, Settings, Statements},
 };
@@ -247,7 +248,7 @@ impl MySqlOutbox {
     }
 }
 
-shared_methods!(MySqlOutbox, MySqlPool, MYSQL, mysql, |_| {});
+shared_methods!(MySqlOutbox, MySqlPool, MySql, MYSQL, mysql, |_| {});
 
 impl OutboxStore for MySqlOutbox {
     type Transaction = Transaction<'static, MySql>;
@@ -363,6 +364,19 @@ fn read_claimed(row: &MySqlRow) -> sqlx::Result<StoredRow> {
 fn binary_text(row: &MySqlRow, column: &str) -> sqlx::Result<Option<String>> {
     let bytes: Option<Vec<u8>> = row.try_get(column)?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+fn read_scheduled(row: &MySqlRow) -> sqlx::Result<ScheduledRecord> {
+    Ok(ScheduledRecord {
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        exchange: row.try_get("exchange")?,
+        routing_key: row.try_get("routing_key")?,
+        ordering_key: binary_text(row, "ordering_key")?,
+        created_at: DateTime::from_timestamp_millis(row.try_get("created_at")?).unwrap_or_default(),
+        available_at: DateTime::from_timestamp_millis(row.try_get("available_at")?)
+            .unwrap_or_default(),
+    })
 }
 
 fn read_retired(row: &MySqlRow) -> sqlx::Result<RetiredRecord> {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxListener, OutboxRecord, OutboxStore, Retired,
-    RetiredRecord,
+    RetiredRecord, ScheduledRecord,
     rows::{Shared, StoredRow, batch_limit, column, duration},
     statements::{POSTGRES, Settings, Statements},
     wake_up::Announcer,
@@ -234,7 +234,7 @@ impl PostgresOutbox {
     }
 }
 
-shared_methods!(PostgresOutbox, PgPool, POSTGRES, postgres, Self::tell_others);
+shared_methods!(PostgresOutbox, PgPool, Postgres, POSTGRES, postgres, Self::tell_others);
 
 impl OutboxStore for PostgresOutbox {
     type Transaction = Transaction<'static, Postgres>;
@@ -346,6 +346,18 @@ fn read_claimed(row: &PgRow) -> sqlx::Result<StoredRow> {
         unique_key: row.try_get("unique_key")?,
         attempts: row.try_get("attempts")?,
         age_ms: row.try_get("age_ms")?,
+    })
+}
+
+fn read_scheduled(row: &PgRow) -> sqlx::Result<ScheduledRecord> {
+    Ok(ScheduledRecord {
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        exchange: row.try_get("exchange")?,
+        routing_key: row.try_get("routing_key")?,
+        ordering_key: row.try_get("ordering_key")?,
+        created_at: row.try_get("created_at")?,
+        available_at: row.try_get("available_at")?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 /// Gives an outbox its settings, its migration and its wake-up call.
 macro_rules! shared_methods {
-    ($outbox:ident, $pool:ty, $dialect:ident, $database:ident, $tell_others:expr) => {
+    ($outbox:ident, $pool:ty, $sql:ty, $dialect:ident, $database:ident, $tell_others:expr) => {
         impl $outbox {
             fn assemble(pool: $pool, settings: Settings, shared: Shared) -> Self {
                 let statements = Arc::new(Statements::new(&$dialect, &settings));
@@ -68,6 +68,58 @@ macro_rules! shared_methods {
             /// - [`Error::Store`](crate::Error::Store) if the database fails.
             pub async fn check(&self) -> Result<()> {
                 $database::check(&self.pool, &self.settings.table(), COLUMNS).await
+            }
+
+            /// Cancels a delayed record in the caller's transaction, by its message id; returns
+            /// whether it was there and its time had not come.
+            ///
+            /// Once the transaction commits, a record of which this returned true is not
+            /// published any more, and no relay has published it before. After false it was, or
+            /// will be, or there is none. A transaction that rolls back leaves it scheduled.
+            ///
+            /// The exception is a record whose time had come already, and whose publish an outage
+            /// interrupted: it waits a moment for its next try, can be cancelled then, and may
+            /// have been published.
+            ///
+            /// The search for the id costs more the more records wait, not the more were
+            /// published.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`](crate::Error::Store) if the database fails.
+            pub async fn cancel(
+                &self,
+                transaction: &mut Transaction<'_, $sql>,
+                id: &str,
+            ) -> Result<bool> {
+                let found = query(&self.statements.find_scheduled)
+                    .bind(id)
+                    .fetch_all(&mut **transaction)
+                    .await
+                    .map_err(failed("find a scheduled record"))?;
+                let mut cancelled = 0;
+                for row in found {
+                    let seq: i64 = row.try_get("seq").map_err(failed("read a scheduled record"))?;
+                    let done = query(&self.statements.cancel).bind(seq);
+                    let done = done.execute(&mut **transaction).await;
+                    cancelled += done.map_err(failed("cancel a record"))?.rows_affected();
+                }
+                Ok(cancelled > 0)
+            }
+
+            /// Lists the records whose time has not come, the next one first, at most `limit`.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Store`](crate::Error::Store) if the database fails.
+            pub async fn scheduled(&self, limit: u32) -> Result<Vec<ScheduledRecord>> {
+                let rows = query(&self.statements.scheduled)
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+                    .map_err(failed("list scheduled outbox records"))?;
+                let read = |row| read_scheduled(row).map_err(failed("read a scheduled record"));
+                rows.iter().map(read).collect()
             }
 
             /// Wakes a relay of this process; call it after the commit.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{
     ClaimedBatch, FailedPublish, Notifier, OutboxRecord, OutboxStore, Retired, RetiredRecord,
+    ScheduledRecord,
     rows::{Shared, StoredRow, batch_limit, duration, json_failures, json_set},
     statements::{SQLITE, Settings, Statements},
 };
@@ -178,7 +179,7 @@ impl SqliteOutbox {
     }
 }
 
-shared_methods!(SqliteOutbox, SqlitePool, SQLITE, sqlite, |_| {});
+shared_methods!(SqliteOutbox, SqlitePool, Sqlite, SQLITE, sqlite, |_| {});
 
 impl OutboxStore for SqliteOutbox {
     type Transaction = Transaction<'static, Sqlite>;
@@ -288,6 +289,19 @@ fn read_claimed(row: &SqliteRow) -> sqlx::Result<StoredRow> {
         unique_key: row.try_get("unique_key")?,
         attempts: row.try_get("attempts")?,
         age_ms: row.try_get("age_ms")?,
+    })
+}
+
+fn read_scheduled(row: &SqliteRow) -> sqlx::Result<ScheduledRecord> {
+    Ok(ScheduledRecord {
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        exchange: row.try_get("exchange")?,
+        routing_key: row.try_get("routing_key")?,
+        ordering_key: row.try_get("ordering_key")?,
+        created_at: DateTime::from_timestamp_millis(row.try_get("created_at")?).unwrap_or_default(),
+        available_at: DateTime::from_timestamp_millis(row.try_get("available_at")?)
+            .unwrap_or_default(),
     })
 }
 

@@ -18,6 +18,10 @@ fn record(number: u32) -> OutboxRecord {
     OutboxRecord::json("orders", "order.placed", &number).unwrap()
 }
 
+fn delayed() -> OutboxRecord {
+    record(9).available_at(chrono::Utc::now() + chrono::TimeDelta::days(1))
+}
+
 /// Retires the second record and publishes the first, of three.
 async fn wear(outbox: &impl OutboxStore) -> i64 {
     let batch = outbox.claim_batch(2, Duration::from_secs(60)).await.unwrap();
@@ -35,7 +39,7 @@ fn looks_after_it(url: &str, prefix: &str, retired: i64) {
         acemq(&[&common[..], arguments].concat())
     };
     let status = run(&["outbox", "status", "--json"]).ends_with(0).json();
-    assert_eq!((&status["waiting"], &status["retired"]), (&Value::from(1), &Value::from(1)));
+    assert_eq!((&status["waiting"], &status["retired"]), (&Value::from(2), &Value::from(1)));
     assert!(status["oldest_due_seconds"].as_f64().unwrap() >= 0.0);
     run(&["outbox", "status", "--alarm-after", "1h"]).ends_with(3);
 
@@ -51,6 +55,17 @@ fn looks_after_it(url: &str, prefix: &str, retired: i64) {
     let again = run(&["outbox", "requeue", &seq]).ends_with(3);
     assert!(again.told().contains("not retired"), "{}", again.told());
     run(&["outbox", "status", "--alarm-after", "1h"]).ends_with(0);
+
+    let listed = run(&["schedules", "list", "--json"]).ends_with(0).json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    let lines = run(&["schedules", "list"]).ends_with(0).lines();
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
+    let id = listed[0]["id"].as_str().unwrap();
+    run(&["schedules", "cancel", id, "nobody"]).ends_with(1);
+    let cancelled = run(&["schedules", "cancel", id, "nobody", "--yes", "--json"]).ends_with(3);
+    assert_eq!(cancelled.json()["cancelled"], serde_json::json!([id]));
+    assert_eq!(cancelled.json()["not_scheduled"], serde_json::json!(["nobody"]));
+    assert_eq!(run(&["schedules", "list"]).ends_with(0).lines(), ["nothing is scheduled"]);
 
     let refused = run(&["outbox", "purge", "--older-than", "0s"]).ends_with(1);
     assert!(refused.told().contains("--yes"), "{}", refused.told());
@@ -72,6 +87,9 @@ macro_rules! on_database {
                 outbox.add(&mut tx, record(number)).await.unwrap();
                 tx.commit().await.unwrap();
             }
+            let mut tx = pool.begin().await.unwrap();
+            outbox.add(&mut tx, delayed()).await.unwrap();
+            tx.commit().await.unwrap();
             let retired = wear(&outbox).await;
             let at_work = prefix.clone();
             let looked =
@@ -115,6 +133,9 @@ async fn sqlite() {
         outbox.add(&mut tx, record(number)).await.unwrap();
         tx.commit().await.unwrap();
     }
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.add(&mut tx, delayed()).await.unwrap();
+    tx.commit().await.unwrap();
     let retired = wear(&outbox).await;
     pool.close().await;
     let looked = tokio::task::spawn_blocking(move || looks_after_it(&url, "acemq_", retired)).await;

@@ -5,7 +5,7 @@ use std::{env, future::Future, panic::AssertUnwindSafe, time::Duration};
 use acemq::{
     Error,
     idempotency::IdempotencyStore,
-    outbox::{OutboxRecord, OutboxStore, Retired},
+    outbox::{OutboxRecord, OutboxStore, Retired, ScheduledRecord},
 };
 use futures::FutureExt;
 use uuid::Uuid;
@@ -43,6 +43,15 @@ pub trait Db: Clone + Send + Sync + 'static {
         tx: &mut Self::Tx,
         records: Vec<OutboxRecord>,
     ) -> impl Future<Output = Result<u64, Error>> + Send;
+    fn cancel(
+        &self,
+        tx: &mut Self::Tx,
+        id: &str,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn scheduled(
+        &self,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<ScheduledRecord>, Error>> + Send;
     fn claim_in(
         &self,
         tx: &mut Self::Tx,

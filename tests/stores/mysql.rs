@@ -5,7 +5,7 @@ use std::time::Duration;
 use acemq::{
     Error,
     idempotency::{Claim, MySqlIdempotencyStore},
-    outbox::{MySqlOutbox, OutboxRecord, Retired},
+    outbox::{MySqlOutbox, OutboxRecord, Retired, ScheduledRecord},
 };
 use sqlx::{AssertSqlSafe, MySqlPool, Transaction, mysql::MySqlPoolOptions};
 
@@ -87,6 +87,14 @@ impl Db for MySql {
 
     async fn add_all(&self, tx: &mut Self::Tx, records: Vec<OutboxRecord>) -> Result<u64, Error> {
         self.outbox().add_all(tx, records).await
+    }
+
+    async fn cancel(&self, tx: &mut Self::Tx, id: &str) -> Result<bool, Error> {
+        self.outbox().cancel(tx, id).await
+    }
+
+    async fn scheduled(&self, limit: u32) -> Result<Vec<ScheduledRecord>, Error> {
+        self.outbox().scheduled(limit).await
     }
 
     async fn claim_in(&self, tx: &mut Self::Tx, consumer: &str, id: &str) -> Result<Claim, Error> {

@@ -56,6 +56,8 @@ on_every_database!(
     a_failed_record_waits_and_counts_its_attempts,
     a_retired_record_is_listed_and_can_be_requeued,
     a_delayed_record_is_not_claimed_before_its_time,
+    a_delayed_record_is_listed_and_can_be_cancelled_until_its_time,
+    a_record_that_is_cancelled_as_it_falls_due_is_cancelled_or_claimed,
     one_claim_at_a_time_has_records_of_a_key_and_in_order,
     a_run_of_a_key_ends_before_the_first_record_that_may_not_go_out,
     a_retired_record_blocks_its_key_unless_told_otherwise,
@@ -335,6 +337,79 @@ async fn a_delayed_record_is_not_claimed_before_its_time<D: Db>(db: D) {
     assert_eq!(names(&claim(&db).await), ["past", "now"]);
     db.execute(&format!("UPDATE {{outbox}} SET available_at = {}", D::from_now(-1))).await;
     assert_eq!(names(&claim(&db).await), ["later"]);
+}
+
+async fn cancel<D: Db>(db: &D, id: &str) -> bool {
+    let mut tx = db.begin().await;
+    let cancelled = db.cancel(&mut tx, id).await.unwrap();
+    D::commit(tx).await;
+    cancelled
+}
+
+async fn a_delayed_record_is_listed_and_can_be_cancelled_until_its_time<D: Db>(db: D) {
+    let now = chrono::Utc::now();
+    let after = |hours| now + chrono::TimeDelta::hours(hours);
+    let [late, soon, due] = [record("late"), record("soon"), record("due")];
+    let ids = [late.id(), soon.id(), due.id()].map(str::to_owned);
+    let keyed = soon.ordering_key("key").available_at(after(1));
+    add(&db, vec![late.available_at(after(2)), keyed, due]).await;
+
+    let listed = db.scheduled(10).await.unwrap();
+    let found: Vec<&str> = listed.iter().map(|of| of.id.as_str()).collect();
+    assert_eq!(found, [&ids[1], &ids[0]]);
+    assert_eq!(
+        (listed[0].exchange.as_str(), listed[0].ordering_key.as_deref()),
+        ("orders", Some("key"))
+    );
+    assert!((listed[0].available_at - after(1)).abs() < chrono::TimeDelta::milliseconds(2));
+    assert_eq!(db.scheduled(1).await.unwrap().len(), 1);
+
+    let mut tx = db.begin().await;
+    assert!(db.cancel(&mut tx, &ids[1]).await.unwrap());
+    D::rollback(tx).await;
+    assert_eq!(db.scheduled(10).await.unwrap().len(), 2, "a rollback leaves it scheduled");
+    assert!(cancel(&db, &ids[1]).await && !cancel(&db, &ids[1]).await);
+    assert!(!cancel(&db, &ids[2]).await, "its time has come");
+    assert!(!cancel(&db, "nobody").await);
+    assert_eq!(names(&claim(&db).await), ["due"]);
+    assert!(!cancel(&db, &ids[2]).await, "it is in flight");
+    db.execute(&format!("UPDATE {{outbox}} SET available_at = {}", D::from_now(-1))).await;
+    assert_eq!(names(&claim(&db).await), ["late"]);
+}
+
+async fn a_record_that_is_cancelled_as_it_falls_due_is_cancelled_or_claimed<D: Db>(db: D) {
+    let later = chrono::Utc::now() + chrono::TimeDelta::hours(1);
+    let records: Vec<OutboxRecord> =
+        (0..200).map(|number| record(&number.to_string()).available_at(later)).collect();
+    let ids: Vec<String> = records.iter().map(|record| record.id().to_owned()).collect();
+    add(&db, records).await;
+    db.execute(&format!("UPDATE {{outbox}} SET available_at = {}", D::from_now(1))).await;
+
+    let cancelling = async {
+        let mut cancelled = HashSet::new();
+        for id in &ids {
+            // From before its time to after it, spread over all of them.
+            if cancel(&db, id).await {
+                cancelled.insert(id.clone());
+            }
+            tokio::time::sleep(Duration::from_millis(6)).await;
+        }
+        cancelled
+    };
+    let claiming = async {
+        let mut claimed = HashSet::new();
+        while db.outbox().pending_count().await.unwrap() > 0 {
+            let batch = db.outbox().claim_batch(7, LEASE).await.unwrap();
+            claimed.extend(batch.records().iter().map(|of| of.record().id().to_owned()));
+            db.outbox().mark_published(batch.token(), &seqs(&batch)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        claimed
+    };
+    let (cancelled, claimed) = tokio::join!(cancelling, claiming);
+    assert!(cancelled.is_disjoint(&claimed));
+    assert_eq!(cancelled.len() + claimed.len(), ids.len());
+    assert!(!cancelled.is_empty() && !claimed.is_empty(), "{} cancelled", cancelled.len());
 }
 
 async fn one_claim_at_a_time_has_records_of_a_key_and_in_order<D: Db>(db: D) {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use acemq::{
     Error,
     idempotency::{Claim, SqliteIdempotencyStore},
-    outbox::{OutboxRecord, Retired, SqliteOutbox},
+    outbox::{OutboxRecord, Retired, ScheduledRecord, SqliteOutbox},
 };
 use sqlx::{
     AssertSqlSafe, SqlitePool, Transaction,
@@ -91,6 +91,14 @@ impl Db for Sqlite {
 
     async fn add_all(&self, tx: &mut Self::Tx, records: Vec<OutboxRecord>) -> Result<u64, Error> {
         self.outbox().add_all(tx, records).await
+    }
+
+    async fn cancel(&self, tx: &mut Self::Tx, id: &str) -> Result<bool, Error> {
+        self.outbox().cancel(tx, id).await
+    }
+
+    async fn scheduled(&self, limit: u32) -> Result<Vec<ScheduledRecord>, Error> {
+        self.outbox().scheduled(limit).await
     }
 
     async fn claim_in(&self, tx: &mut Self::Tx, consumer: &str, id: &str) -> Result<Claim, Error> {

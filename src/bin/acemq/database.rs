@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use acemq::{
-    BoxError, MySqlOutbox, OutboxStore, PostgresOutbox, SqliteOutbox, outbox::RetiredRecord,
+    BoxError, MySqlOutbox, OutboxStore, PostgresOutbox, SqliteOutbox,
+    outbox::{RetiredRecord, ScheduledRecord},
 };
 use sqlx::{
     MySqlPool, PgPool, SqlitePool, mysql::MySqlPoolOptions, postgres::PgPoolOptions,
@@ -106,6 +107,28 @@ impl Outbox {
 
     pub async fn retired(&self, limit: u32) -> acemq::Result<Vec<RetiredRecord>> {
         of_each!(self, store => store.retired(limit).await)
+    }
+
+    pub async fn scheduled(&self, limit: u32) -> acemq::Result<Vec<ScheduledRecord>> {
+        of_each!(self, store => store.scheduled(limit).await)
+    }
+
+    /// Cancels a delayed record in a transaction of its own.
+    pub async fn cancel(&self, id: &str) -> Result<bool, BoxError> {
+        /// Begins, cancels and commits.
+        macro_rules! alone {
+            ($store:expr, $begun:expr) => {{
+                let mut transaction = $begun;
+                let is_cancelled = $store.cancel(&mut transaction, id).await?;
+                transaction.commit().await?;
+                is_cancelled
+            }};
+        }
+        Ok(match self {
+            Self::Postgres(store, pool) => alone!(store, pool.begin().await?),
+            Self::MySql(store, pool) => alone!(store, pool.begin().await?),
+            Self::Sqlite(store, _) => alone!(store, store.begin().await?),
+        })
     }
 
     pub async fn requeue(&self, seqs: &[i64]) -> acemq::Result<u64> {

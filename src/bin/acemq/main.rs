@@ -11,6 +11,7 @@ mod filter;
 mod outbox;
 mod output;
 mod sagas;
+mod schedules;
 mod topology;
 
 use std::process::ExitCode;
@@ -74,6 +75,9 @@ enum Command {
     /// Messages that were given up: list, show, replay
     #[command(subcommand)]
     DeadLetters(dead_letters::Command),
+    /// Delayed records of an outbox: list, cancel
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     /// Runs of durable sagas that somebody has to look at
     #[command(subcommand)]
     Sagas(sagas::Command),
@@ -98,6 +102,7 @@ async fn main() -> ExitCode {
     let ended = match command {
         Command::Outbox(command) => outbox::run(command, &common, &output).await,
         Command::DeadLetters(command) => dead_letters::run(command, &common, &output).await,
+        Command::Schedules(command) => schedules::run(command, &common, &output).await,
         Command::Sagas(command) => sagas::run(command, &common, &output).await,
         Command::Topology(command) => topology::run(command, &common, &output).await,
         Command::Doctor(options) => doctor::run(&options, &common, &output).await,

@@ -97,6 +97,23 @@ WHERE published_at IS NULL AND retired_at IS NULL AND (available_at <= {now} OR 
 SELECT seq, id, exchange, routing_key, ordering_key, attempts, last_error, created_at, retired_at
 FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT ?",
 
+    scheduled: "
+SELECT seq, id, exchange, routing_key, ordering_key, created_at, available_at FROM {outbox}
+WHERE published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}
+ORDER BY available_at, seq LIMIT ?",
+
+    // Two steps, of which the first locks nothing: the second looks again, at one row.
+    find_scheduled: "
+SELECT seq FROM {outbox}
+WHERE id = ? AND published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}",
+
+    cancel: "
+DELETE FROM {outbox}
+WHERE seq = ? AND published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}",
+
     requeue: "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS s
 STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.seq = s.seq

@@ -105,6 +105,23 @@ WHERE published_at IS NULL AND retired_at IS NULL AND (available_at <= {now} OR 
 SELECT seq, id, exchange, routing_key, ordering_key, attempts, last_error, created_at, retired_at
 FROM {outbox} WHERE retired_at IS NOT NULL ORDER BY seq LIMIT ?1",
 
+    scheduled: "
+SELECT seq, id, exchange, routing_key, ordering_key, created_at, available_at FROM {outbox}
+WHERE published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}
+ORDER BY available_at, seq LIMIT ?1",
+
+    // Two steps, of which the first locks nothing: the second looks again, at one row.
+    find_scheduled: "
+SELECT seq FROM {outbox}
+WHERE id = ?1 AND published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}",
+
+    cancel: "
+DELETE FROM {outbox}
+WHERE seq = ?1 AND published_at IS NULL AND retired_at IS NULL AND lease_token IS NULL AND attempts = 0
+    AND available_at > {now}",
+
     requeue: "
 UPDATE {outbox} SET retired_at = NULL, attempts = 0, available_at = {now}
 WHERE seq IN (SELECT value FROM json_each(?1)) AND retired_at IS NOT NULL",
